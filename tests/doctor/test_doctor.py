@@ -40,7 +40,6 @@ NOT_WATCHED = {
     "retire_signing_keys": "an expired key verifies nothing, removed or not",
     "remove_idempotency_keys": "an expired idempotency key blocks nothing",
     "trim_windows": "entries outside their window do not count, trimmed or not",
-    "trim_frames": "frames that are not kept any more only take space",
     "trim_events": "the retention of events is a setting of the process that sweeps",
 }
 

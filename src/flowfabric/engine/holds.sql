@@ -166,7 +166,6 @@ $$;
 -- Lock the ticket of a runnable execution.
 --
 --   refuses  execution_not_runnable
---   returns  the ticket
 create or replace function flowfabric._lock_runnable(partition int, id uuid)
 returns flowfabric.tickets
 language plpgsql as $$

@@ -114,7 +114,7 @@ end $$;
 --   returns  'paused', or 'noop' if the lane was already paused
 create or replace function flowfabric.pause_lane(name text, by text, reason text default null)
 returns text
-language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language sql as $$
     select flowfabric._set_lane_state(pause_lane.name, 'paused', pause_lane.by, pause_lane.reason)
 $$;
 
@@ -144,7 +144,7 @@ end $$;
 --   returns  'active', or 'noop' if the lane was already active
 create or replace function flowfabric.resume_lane(name text, by text, reason text default null)
 returns text
-language sql set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language sql as $$
     select flowfabric._set_lane_state(resume_lane.name, 'active', resume_lane.by, resume_lane.reason)
 $$;
 

@@ -1,8 +1,6 @@
 -- Overview: one snapshot of waiting, running and stuck executions, at a cost that does not grow with the backlog.
 
 -- The lanes to show: lanes with work first, then by name. Reads the first 1,000 lanes.
---
---   returns  the lanes
 create or replace function flowfabric._busy_lanes(take int)
 returns setof flowfabric.lanes
 language sql stable as $$

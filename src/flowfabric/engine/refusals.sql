@@ -68,7 +68,6 @@ $$;
 -- Build the error for data that exceeds its size limit.
 --
 --   refuses  payload_too_large, as a value
---   returns  the fault
 create or replace function flowfabric._oversize_fault(what text, size int, most int)
 returns jsonb
 language sql immutable as $$

@@ -176,7 +176,6 @@ end $$;
 -- Build the error for a submission to a draining lane.
 --
 --   refuses  lane_draining, as a value
---   returns  the fault
 create or replace function flowfabric._draining_fault(lane text)
 returns jsonb
 language sql immutable as $$
@@ -209,8 +208,6 @@ end $$;
 
 -- The word among the needs of a route that only workers with this version of the task have. It contains spaces, so it
 -- is never a capability.
---
---   returns  the word
 create or replace function flowfabric._version_word(task text, version int)
 returns text
 language sql immutable as $$

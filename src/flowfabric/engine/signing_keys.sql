@@ -13,7 +13,6 @@ $$;
 -- Build the error for a call that needs a signing key while none is active.
 --
 --   refuses  no_active_key, as a value
---   returns  the fault
 create or replace function flowfabric._no_key_fault()
 returns jsonb
 language sql immutable as $$
@@ -22,8 +21,6 @@ language sql immutable as $$
 $$;
 
 -- The active signing key. Refused if there is none.
---
---   returns  the key
 create or replace function flowfabric._active_key()
 returns flowfabric.keys
 language plpgsql stable as $$
@@ -38,8 +35,6 @@ begin
 end $$;
 
 -- Compare two digests in a time that does not reveal where they differ.
---
---   returns  true or false
 create or replace function flowfabric._is_same_digest(one text, other text)
 returns boolean
 language sql stable as $$

@@ -3,7 +3,6 @@
 -- Build the error for an execution that has no room for another step.
 --
 --   refuses  too_many_steps, as a value
---   returns  the fault
 create or replace function flowfabric._too_many_steps_fault()
 returns jsonb
 language sql immutable as $$

@@ -21,8 +21,6 @@ $$;
 
 -- The live workers that serve a lane and a namespace; null stands for any. An instance whose lock is missing is
 -- probably dead and does not count.
---
---   returns  the workers
 create or replace function flowfabric._live_workers(lane text, namespace text, now timestamptz)
 returns setof flowfabric.workers
 language sql stable as $$

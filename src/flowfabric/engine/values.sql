@@ -73,8 +73,6 @@ language sql immutable as $$
 $$;
 
 -- Format how long something has taken, in its largest unit: 12 s, 3 min, 5 h, 2 d.
---
---   returns  the duration
 create or replace function flowfabric._lasting(span interval)
 returns text
 language sql immutable as $$

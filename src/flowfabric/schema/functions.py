@@ -37,11 +37,10 @@ def files(folder: str) -> Iterator[Traversable]:
 
 def _with_declarations(function: re.Match[str]) -> str:
     declared = function["declared"]
-    if function["language"] != "plpgsql":
-        return function[0]
     changes = not function["name"].startswith("_") and not {"stable", "immutable"} & set(declared.split())
-    head = function[0].removesuffix(f"{declared} as $$")
-    return f"{head}{KEEPS_ITS_PLANS if changes else ''}{declared} as $${BARE_NAMES_ARE_COLUMNS}"
+    settings = KEEPS_ITS_PLANS if changes else ""
+    names = BARE_NAMES_ARE_COLUMNS if function["language"] == "plpgsql" else ""
+    return f"{function[0].removesuffix(f'{declared} as $$')}{settings}{declared} as $${names}"
 
 
 def _walk(folder: Traversable) -> Iterator[Traversable]:

@@ -19,8 +19,6 @@ begin
 end $$;
 
 -- Whether any of these strict budgets is exhausted. A budget that does not exist counts as exhausted.
---
---   returns  true or false
 create or replace function flowfabric._budgets_closed(budgets uuid[], now timestamptz)
 returns boolean
 language plpgsql stable as $$

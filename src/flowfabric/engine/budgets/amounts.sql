@@ -43,8 +43,6 @@ begin
 end $$;
 
 -- Whether a text is a valid dimension name.
---
---   returns  true or false
 create or replace function flowfabric._is_dimension(word text)
 returns boolean
 language sql immutable as $$
@@ -52,8 +50,6 @@ language sql immutable as $$
 $$;
 
 -- Amounts as they are counted: input_tokens and output_tokens also count as tokens.
---
---   returns  the amounts
 create or replace function flowfabric._amounts_counted(amounts jsonb)
 returns jsonb
 language plpgsql immutable as $$
@@ -68,8 +64,6 @@ begin
 end $$;
 
 -- The sum of two amounts, without zeros.
---
---   returns  the amounts
 create or replace function flowfabric._plus(one jsonb, other jsonb)
 returns jsonb
 language plpgsql immutable as $$
@@ -86,8 +80,6 @@ begin
 end $$;
 
 -- The difference of two amounts, at least zero per dimension, without zeros.
---
---   returns  the amounts
 create or replace function flowfabric._minus(one jsonb, other jsonb)
 returns jsonb
 language plpgsql immutable as $$
@@ -104,8 +96,6 @@ begin
 end $$;
 
 -- Whether a budget closes its routes: it is strict, and a limited dimension is exhausted.
---
---   returns  true or false
 create or replace function flowfabric._is_full(budget flowfabric.budgets)
 returns boolean
 language plpgsql immutable as $$
@@ -137,8 +127,6 @@ language sql immutable as $$
 $$;
 
 -- Whether amounts fit into the remaining amounts.
---
---   returns  true or false
 create or replace function flowfabric._fits(amounts jsonb, room jsonb)
 returns boolean
 language plpgsql immutable as $$

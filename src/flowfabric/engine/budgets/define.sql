@@ -39,8 +39,6 @@ end $$;
 
 -- Whether a JSON value is valid as the limits of a budget. A limit of zero is invalid because it is ambiguous: it could
 -- mean nothing or unlimited.
---
---   returns  true or false
 create or replace function flowfabric._are_limits(limits jsonb)
 returns boolean
 language sql immutable as $$

@@ -129,7 +129,6 @@ end $$;
 -- Lock one budget, with others that the call may have to lock.
 --
 --   moves    reservation open → expired
---   returns  the budget
 create or replace function flowfabric._lock_budget(id uuid, now timestamptz, others uuid[] default '{}')
 returns flowfabric.budgets
 language plpgsql as $$
@@ -164,7 +163,6 @@ end $$;
 -- Build the error for a budget that does not exist.
 --
 --   refuses  budget_not_found, as a value
---   returns  the fault
 create or replace function flowfabric._no_budget_fault(id uuid)
 returns jsonb
 language sql immutable as $$
@@ -175,8 +173,6 @@ $$;
 
 -- The budgets that a call under leases may have to lock: the budgets that it names, and the budgets in which its
 -- executions have open reservations, because the end of an execution releases its reservations.
---
---   returns  the ids
 create or replace function flowfabric._budgets_to_lock(named uuid[], partitions int[], executions uuid[])
 returns uuid[]
 language plpgsql stable set enable_sort = off as $$

@@ -132,7 +132,6 @@ end $$;
 -- lock.
 --
 --   moves    reservation open → expired
---   returns  the budget
 create or replace function flowfabric._lock_for_call(
     budget uuid, partition int, id uuid, lease_id uuid, epoch bigint, attempt int, now timestamptz)
 returns flowfabric.budgets

@@ -33,7 +33,6 @@ end $$;
 -- Build the error for a reservation that does not exist or is no longer open.
 --
 --   refuses  reservation_not_found, as a value
---   returns  the fault
 create or replace function flowfabric._no_reservation_fault(id uuid, ended_by text)
 returns jsonb
 language sql immutable as $$

@@ -38,8 +38,6 @@ begin
 end $$;
 
 -- Explain how much of a budget an execution waits for that the budget has suspended.
---
---   returns  the explanation
 create or replace function flowfabric._explain_budget_wait(wait flowfabric.budget_waits, now timestamptz)
 returns jsonb
 language plpgsql stable as $$

@@ -28,35 +28,31 @@ create or replace function flowfabric._turn_order(
     inout behind int, inout wrapped boolean, out routes int[], out route_lanes text[], out is_limited boolean)
 language plpgsql stable as $$
 declare
-    last_of_round constant int := case when wrapped and _turn_order.after_route > 0 then _turn_order.after_route
-                                       else 2147483647 end;
     found record;
 begin
-    with recursive ahead as (
-        select n.route, n.lane from flowfabric._next_route(
-            _turn_order.lanes, _turn_order.level, behind, last_of_round, _turn_order.partitions) n
+    with recursive turn as (
+        select behind as route, null as lane, wrapped
         union all
-        select n.route, n.lane from ahead a cross join lateral flowfabric._next_route(
-            _turn_order.lanes, _turn_order.level, a.route, last_of_round, _turn_order.partitions) n
-    ), round as (
-        select n.route, n.lane from flowfabric._next_route(
-            _turn_order.lanes, _turn_order.level, 0, _turn_order.after_route, _turn_order.partitions) n
-        where not wrapped
-        union all
-        select n.route, n.lane from round a cross join lateral flowfabric._next_route(
-            _turn_order.lanes, _turn_order.level, a.route, _turn_order.after_route, _turn_order.partitions) n
+        select n.route, n.lane, n.wrapped from turn t cross join lateral (
+            select a.route, a.lane, t.wrapped from flowfabric._next_route(
+                _turn_order.lanes, _turn_order.level, t.route,
+                case when t.wrapped and _turn_order.after_route > 0 then _turn_order.after_route else 2147483647 end,
+                _turn_order.partitions) a
+            union all
+            select f.route, f.lane, true from flowfabric._next_route(
+                _turn_order.lanes, _turn_order.level, 0, _turn_order.after_route, _turn_order.partitions) f
+            where not t.wrapped
+            limit 1) n
     )
-    select array_agg(w.route) as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped,
+    select coalesce(array_agg(w.route), '{}') as routes, array_agg(w.lane) as lanes, bool_or(w.wrapped) as wrapped,
            bool_or(w.is_limited) as is_limited into found
     from (
-        select x.*, r.is_limited from (
-            select a.*, wrapped from ahead a union all select a.*, true from round a) x (route, lane, wrapped)
-        cross join lateral (
+        select t.*, r.is_limited from turn t cross join lateral (
             select r.budgets <> '{}' or r.quotas <> '{}' as is_limited from flowfabric.routes r
-            where r.id = x.route and r.needs <@ _turn_order.capabilities
+            where r.id = t.route and r.needs <@ _turn_order.capabilities
               and r.namespace = coalesce(_turn_order.namespace, r.namespace) offset 0) r
-        limit _turn_order.most) w;
-    routes := coalesce(found.routes, '{}');
+        where t.lane is not null limit _turn_order.most) w;
+    routes := found.routes;
     route_lanes := found.lanes;
     is_limited := found.is_limited;
     behind := routes[cardinality(routes)];

@@ -130,8 +130,6 @@ begin
 end $$;
 
 -- Whether a worker must call mark_begun before it runs an execution: a lease of it has expired before, or must not.
---
---   returns  true or false
 create or replace function flowfabric._must_mark(crashes int, policy jsonb)
 returns boolean
 language sql immutable as $$

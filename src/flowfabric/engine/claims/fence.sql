@@ -38,7 +38,6 @@ $$;
 -- call took effect. Volatile, because it must see the end that a lock has just waited for.
 --
 --   refuses  execution_not_active, as a value
---   returns  the fault
 create or replace function flowfabric._ended_fault(partition int, id uuid)
 returns jsonb
 language plpgsql as $$
@@ -56,7 +55,6 @@ end $$;
 -- The fault for an execution that another transaction has locked, for a call that does not wait.
 --
 --   refuses  row_locked, as a value
---   returns  the fault
 create or replace function flowfabric._locked_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$

@@ -179,8 +179,6 @@ end $$;
 
 -- Whether an execution runs alone in its worker: for the second time, a lease of it has expired while its handler may
 -- have been running, and it may be what ended those workers.
---
---   returns  true or false
 create or replace function flowfabric._runs_alone(crashes int, attempt_state flowfabric.attempt_state)
 returns boolean
 language sql immutable as $$
@@ -240,8 +238,6 @@ begin
 end $$;
 
 -- Whether an execution was reclaimed as often as its policy allows: the end of its lease ends it, if the run had begun.
---
---   returns  true or false
 create or replace function flowfabric._is_last_reclaim(ticket flowfabric.tickets)
 returns boolean
 language plpgsql stable as $$

@@ -14,8 +14,6 @@ $$;
 
 -- The highest event id taken so far, whether or not its transaction committed. A writer holds the log's lock when it
 -- takes an id.
---
---   returns  the id
 create or replace function flowfabric._last_taken_id()
 returns bigint
 language sql volatile as $$

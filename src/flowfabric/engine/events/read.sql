@@ -119,8 +119,6 @@ $$;
 
 -- Whether an event shows a lease, or how a lease ended. The end of an execution that was leased names the lease, unless
 -- the holder itself completed it; only an operator's completion has a `by`.
---
---   returns  true or false
 create or replace function flowfabric._is_about_lease(kind text, by text, detail jsonb)
 returns boolean
 language sql immutable as $$

@@ -23,7 +23,6 @@ end $$;
 -- Lock the ticket of an execution that has not ended.
 --
 --   locks    the ticket
---   returns  the ticket
 create or replace function flowfabric._lock_ticket(partition int, id uuid)
 returns flowfabric.tickets
 language plpgsql as $$
@@ -86,7 +85,6 @@ end $$;
 -- its ticket, then its record. If it was replayed between the two, the new ticket is locked last.
 --
 --   locks    the ticket, if there is one; the record
---   returns  the record
 create or replace function flowfabric._lock_whole(partition int, id uuid)
 returns flowfabric.executions
 language plpgsql as $$

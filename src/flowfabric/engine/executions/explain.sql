@@ -3,8 +3,6 @@
 -- Count the executions ahead of a ticket in its lane: all with a higher priority, and older ones with the same
 -- priority, by a loose index scan over the routes. The count stops at 1,000 executions and 1,000 routes, which bounds
 -- the cost for a huge backlog.
---
---   returns  the number
 create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
 returns bigint
 language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
@@ -37,8 +35,6 @@ language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
 $$;
 
 -- Explain why no worker can claim from a route: name the worker that comes closest and the capabilities it lacks.
---
---   returns  the sentence
 create or replace function flowfabric._explain_uncovered(route flowfabric.routes, now timestamptz)
 returns text
 language sql stable as $$
@@ -55,8 +51,6 @@ language sql stable as $$
 $$;
 
 -- Who has paused a lane, since when, and why.
---
---   returns  the sentence
 create or replace function flowfabric._paused_words(lane flowfabric.lanes)
 returns text
 language sql immutable as $$
@@ -67,8 +61,6 @@ $$;
 
 -- Who holds an execution, since when, and why. Without a `by`, a worker held it because its code has changed: then also
 -- the version of its task then and now.
---
---   returns  the sentence
 create or replace function flowfabric._held_words(hold jsonb)
 returns text
 language sql stable as $$
@@ -98,8 +90,6 @@ language sql immutable as $$
 $$;
 
 -- Explain which budget or quota closes a route, and what opens it again.
---
---   returns  the explanation
 create or replace function flowfabric._explain_limited(
     route flowfabric.routes, by_budget boolean, since timestamptz, now timestamptz)
 returns jsonb
@@ -138,8 +128,6 @@ begin
 end $$;
 
 -- Explain what a runnable execution waits for.
---
---   returns  the explanation
 create or replace function flowfabric._explain_runnable(ticket flowfabric.tickets, task text, now timestamptz)
 returns jsonb
 language plpgsql stable as $$
@@ -198,8 +186,6 @@ begin
 end $$;
 
 -- Explain what a delayed execution waits for. Without its task, the workers that have the task are not considered.
---
---   returns  the explanation
 create or replace function flowfabric._explain_delay(ticket flowfabric.tickets, task text default null)
 returns jsonb
 language plpgsql stable as $$
@@ -261,8 +247,6 @@ language sql stable as $$
 $$;
 
 -- Explain which worker runs an active execution.
---
---   returns  the explanation
 create or replace function flowfabric._explain_active(ticket flowfabric.tickets, now timestamptz)
 returns jsonb
 language sql stable as $$
@@ -283,8 +267,6 @@ language sql stable as $$
 $$;
 
 -- Explain how an execution ended.
---
---   returns  the explanation
 create or replace function flowfabric._explain_ended(
     outcome flowfabric.outcome, ended_at timestamptz, attempts int, failure jsonb, overridden jsonb)
 returns jsonb

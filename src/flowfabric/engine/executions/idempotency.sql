@@ -2,8 +2,6 @@
 
 -- Whether an execution keeps its idempotency key after the key's window: until it ends, and unless its policy chose the
 -- window, for as long as its record exists. Volatile, because it must see what a lock has just waited for.
---
---   returns  true or false
 create or replace function flowfabric._keeps_key(partition int, id uuid)
 returns boolean
 language plpgsql as $$
@@ -16,8 +14,6 @@ end $$;
 
 -- Whether two payloads are the same JSON value: the order of fields, spaces and ways to write a number do not matter.
 -- What Postgres cannot read as JSON is compared byte by byte.
---
---   returns  true or false
 create or replace function flowfabric._same_payload(first bytea, second bytea)
 returns boolean
 language plpgsql immutable as $$

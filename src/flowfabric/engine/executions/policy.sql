@@ -2,8 +2,6 @@
 
 -- Check whether a JSON value is an integer within bounds. 3.0 is not accepted: it could not be cast to an integer
 -- later.
---
---   returns  true or false
 create or replace function flowfabric._is_whole(value jsonb, low numeric, high numeric)
 returns boolean
 language sql immutable as $$

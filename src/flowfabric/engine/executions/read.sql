@@ -3,7 +3,6 @@
 -- Build the error for an execution that does not exist.
 --
 --   refuses  execution_not_found, as a value
---   returns  the fault
 create or replace function flowfabric._missing_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$

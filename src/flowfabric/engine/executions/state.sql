@@ -2,8 +2,6 @@
 
 -- Check whether a live worker can claim from a route: it serves the lane and the namespace, and has every capability
 -- the route needs, and the version of its task.
---
---   returns  true or false
 create or replace function flowfabric._is_covered(route flowfabric.routes, now timestamptz)
 returns boolean
 language sql stable as $$

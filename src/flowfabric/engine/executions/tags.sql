@@ -28,8 +28,6 @@ language sql immutable as $$
 $$;
 
 -- Set, change or (with a null value) remove a tag among others.
---
---   returns  the tags
 create or replace function flowfabric._with_tag(tags jsonb, key text, value text)
 returns jsonb
 language plpgsql stable as $$

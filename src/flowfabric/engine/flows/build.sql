@@ -131,7 +131,6 @@ end $$;
 -- Build the error for an execution that is not in the partition of its flow.
 --
 --   refuses  wrong_partition, as a value
---   returns  the fault
 create or replace function flowfabric._partition_fault(partition int, id uuid, wanted int)
 returns jsonb
 language sql immutable as $$
@@ -143,7 +142,6 @@ $$;
 -- Build the error for a flow that would exceed a size limit.
 --
 --   refuses  flow_too_large, as a value
---   returns  the fault
 create or replace function flowfabric._large_flow_fault(what text, most int)
 returns jsonb
 language sql immutable as $$

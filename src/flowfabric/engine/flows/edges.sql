@@ -289,8 +289,6 @@ begin
 end $$;
 
 -- Whether a member waits for upstreams: it has some, and its group is pending.
---
---   returns  true or false
 create or replace function flowfabric._awaits(ticket flowfabric.tickets)
 returns boolean
 language plpgsql as $$

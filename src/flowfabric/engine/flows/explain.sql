@@ -2,8 +2,6 @@
 
 -- Explain which upstreams a blocked member waits for. Names the first five upstreams, and one upstream that ended
 -- without success and must be replayed.
---
---   returns  the explanation
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable set enable_seqscan = off as $$

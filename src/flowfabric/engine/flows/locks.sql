@@ -310,7 +310,6 @@ end $$;
 -- Lock a flow that must exist.
 --
 --   locks    the flow
---   returns  the flow
 create or replace function flowfabric._lock_flow(partition int, id uuid)
 returns flowfabric.flows
 language plpgsql as $$
@@ -326,8 +325,6 @@ begin
 end $$;
 
 -- Lock a flow that must exist and must not be cancelled.
---
---   returns  the flow
 create or replace function flowfabric._lock_open_flow(partition int, id uuid)
 returns flowfabric.flows
 language plpgsql as $$
@@ -343,7 +340,6 @@ end $$;
 -- Build the error for a flow that does not exist.
 --
 --   refuses  flow_not_found, as a value
---   returns  the fault
 create or replace function flowfabric._no_flow_fault(partition int, id uuid)
 returns jsonb
 language sql immutable as $$
@@ -355,7 +351,6 @@ $$;
 -- Build the error for a change to a cancelled flow.
 --
 --   refuses  flow_already_terminal, as a value
---   returns  the fault
 create or replace function flowfabric._cancelled_flow_fault(flow flowfabric.flows)
 returns jsonb
 language sql immutable as $$

@@ -63,7 +63,6 @@ end $$;
 -- Build the error for a quota that does not exist.
 --
 --   refuses  quota_not_found, as a value
---   returns  the fault
 create or replace function flowfabric._missing_quota(namespace text, quota text)
 returns jsonb
 language sql immutable as $$

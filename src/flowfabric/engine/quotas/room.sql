@@ -21,8 +21,6 @@ begin
 end $$;
 
 -- The number of tickets that hold a slot of a quota.
---
---   returns  the number
 create or replace function flowfabric._held_slots(quota flowfabric.quotas, valid_at timestamptz)
 returns bigint
 language plpgsql stable as $$
@@ -34,8 +32,6 @@ begin
 end $$;
 
 -- Whether the grant of a window entry is still valid.
---
---   returns  true or false
 create or replace function flowfabric._is_granted(entry flowfabric.quota_entries, valid_at timestamptz)
 returns boolean
 language plpgsql stable as $$
@@ -50,8 +46,6 @@ end $$;
 -- The number of admissions of a stripe in its window: the newest entry number minus the oldest plus one, minus unused
 -- grants. Two index lookups, plus one per grant, however many entries there are. The calling function disables the
 -- plans that would read more.
---
---   returns  the number
 create or replace function flowfabric._entries_of(
     stripe flowfabric.quota_stripes, window_seconds int, now timestamptz, valid_at timestamptz)
 returns bigint
@@ -73,8 +67,6 @@ begin
 end $$;
 
 -- The number of admissions in the window of a quota.
---
---   returns  the number
 create or replace function flowfabric._entries_in_window(
     quota flowfabric.quotas, now timestamptz, valid_at timestamptz)
 returns bigint

@@ -50,8 +50,6 @@ begin
 end $$;
 
 -- How many more executions a stripe admits, counted from slots and entries.
---
---   returns  the number
 create or replace function flowfabric._stripe_room(
     stripe flowfabric.quota_stripes, quota flowfabric.quotas, now timestamptz)
 returns bigint

@@ -28,7 +28,6 @@ end $$;
 -- Lock a schedule by namespace and name.
 --
 --   locks    the schedule
---   returns  the schedule
 create or replace function flowfabric._lock_schedule(namespace text, name text)
 returns flowfabric.schedules
 language plpgsql as $$

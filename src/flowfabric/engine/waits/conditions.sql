@@ -1,8 +1,6 @@
 -- Conditions: what a suspended execution waits for, and whether its signals satisfy it.
 
 -- Whether a leaf of a condition matches a signal: its waitpoint, and its name and source type if the leaf has them.
---
---   returns  true or false
 create or replace function flowfabric._matches(leaf jsonb, key text, name text, source_type text)
 returns boolean
 language sql immutable as $$
@@ -124,8 +122,6 @@ begin
 end $$;
 
 -- Whether a node of a condition holds for a tally (`_tally`), recursively: as `_judge_node`, but without the signals.
---
---   returns  true or false
 create or replace function flowfabric._is_satisfied(node jsonb, tally jsonb)
 returns boolean
 language plpgsql immutable as $$
@@ -234,8 +230,8 @@ begin
         when coalesce((_leaf_cause.leaf -> 'n')::numeric, 0) < 1 then 'count_n_zero'
         when not flowfabric._is_whole(_leaf_cause.leaf -> 'n', 1, 1e30) then 'malformed_condition'
         when (_leaf_cause.leaf -> 'n')::numeric > 10000 then 'count_n_too_large'
-        when coalesce(_leaf_cause.leaf ->> 'of', '') not in ('distinct_waitpoints', 'distinct_signals', 'distinct_sources')
-            then 'malformed_condition'
+        when coalesce(_leaf_cause.leaf ->> 'of', '') not in (
+            'distinct_waitpoints', 'distinct_signals', 'distinct_sources') then 'malformed_condition'
         when coalesce(_leaf_cause.leaf -> 'waitpoints', '[]') = '[]' then 'count_waitpoints_empty'
         when jsonb_typeof(_leaf_cause.leaf -> 'waitpoints') <> 'array' then 'malformed_condition'
         else coalesce(flowfabric._keys_cause(_leaf_cause.leaf -> 'waitpoints'), case
@@ -268,7 +264,8 @@ begin
     end if;
     if jsonb_typeof(_node_cause.node -> 'members') = 'array' then
         for place in 0 .. jsonb_array_length(_node_cause.node -> 'members') - 1 loop
-            below := flowfabric._node_cause(_node_cause.node -> 'members' -> place, _node_cause.depth + 1, amount, named);
+            below := flowfabric._node_cause(
+                _node_cause.node -> 'members' -> place, _node_cause.depth + 1, amount, named);
             amount := below.amount;
             named := below.named;
             cause := case below.cause when 'condition_too_large' then below.cause else coalesce(cause, below.cause) end;

@@ -148,8 +148,9 @@ begin
                 select from flowfabric.waits w
                 where w.partition = wait.partition and w.execution = wait.execution and w.ended_at is null
                   and w.id <> wait.id and w.choice is distinct from coalesce(wait.choice, -1));
-        satisfiers := flowfabric._judge(wait.condition, flowfabric._signals_to_judge(wait) || flowfabric._signal_to_judge(
-            given.id, point.key, given.name, given.source_type, given.source_identity))::uuid[];
+        satisfiers := flowfabric._judge(
+            wait.condition, flowfabric._signals_to_judge(wait) || flowfabric._signal_to_judge(
+                given.id, point.key, given.name, given.source_type, given.source_identity))::uuid[];
     end if;
     effect := flowfabric._signal_effect(
         wait.condition, point.key, given.name, given.source_type, is_last, counted.is_counted);

@@ -30,8 +30,6 @@ end $$;
 
 -- Explain what a suspended execution waits for: of several waits, the number of children and the first three of the
 -- others.
---
---   returns  the explanation
 create or replace function flowfabric._explain_suspended(ticket flowfabric.tickets)
 returns jsonb
 language plpgsql stable as $$

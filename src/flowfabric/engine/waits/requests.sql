@@ -141,8 +141,6 @@ end $$;
 
 -- Read one requested wait, with the timeout that the policy of its execution adds. `points` are the ids of its
 -- waitpoints.
---
---   returns  the wait
 create or replace function flowfabric._requested_wait(
     partition int, execution uuid, suspension uuid, id uuid, points jsonb, wish jsonb, policy jsonb, now timestamptz)
 returns flowfabric.waits

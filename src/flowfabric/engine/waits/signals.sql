@@ -83,8 +83,6 @@ end $$;
 
 -- Read one signal of an execution with a row comparison and `limit 1`. With equality, the planner may instead search
 -- all signals of the execution, of which there may be thousands.
---
---   returns  the signal
 create or replace function flowfabric._signal(partition int, execution uuid, id uuid)
 returns setof flowfabric.signals
 language sql stable rows 1 as $$

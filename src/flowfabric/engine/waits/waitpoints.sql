@@ -29,8 +29,6 @@ end $$;
 
 -- Whether a wait can use a waitpoint: it is open, has not expired, and its signing key exists. Otherwise its token can
 -- never be valid again.
---
---   returns  true or false
 create or replace function flowfabric._is_usable(point flowfabric.waitpoints, now timestamptz)
 returns boolean
 language plpgsql stable as $$
