@@ -57,6 +57,7 @@ INTERNAL = {
     "Context.leaving",
     "Context.close_output",
     "Context.unasked",
+    "Context.changed",
     "Context.unawaited",
     "Reservation.is_begun",
     "Waiting.is_begun",

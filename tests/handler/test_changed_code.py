@@ -173,6 +173,24 @@ async def test_a_saved_result_of_another_type_is_held(app: App, wrapped: bool) -
         assert "'search'" in (await held(await report.submit())).explanation.sentence
 
 
+@pytest.mark.parametrize("then", ["returns", "waits", "fails"])
+async def test_a_run_that_does_not_fit_is_held_even_if_the_handler_catches_the_error(app: App, then: str) -> None:
+    async def second(ctx: Context) -> str:
+        try:
+            await ctx.step("search", notes)
+        except Exception:
+            if then == "waits":
+                await ctx.sleep("1h")
+            if then == "fails":
+                raise ConnectionError("down") from None
+        return "found nothing"
+
+    report = changing(app, lambda ctx: ctx.step("search", int), second)
+
+    async with working(app):
+        assert "'search'" in (await held(await report.submit())).explanation.sentence
+
+
 async def test_a_held_run_continues_in_the_same_attempt_when_it_is_unheld_with_fixed_code(app: App) -> None:
     calls: list[str] = []
     body: list[Body] = [nothing]

@@ -220,6 +220,7 @@ def route_remedy(stuck: Stuck) -> str:
 def changed_remedy(execution: str) -> str:
     """What to do about an execution that is held because its code has changed, with the commands to type."""
     return (
-        f"deploy a fix, then: ff executions unhold {execution}; or run it again from a step, or from the beginning: "
+        "deploy a fix, with was= for a renamed step and retired= for a removed one, then: "
+        f"ff executions unhold {execution}; or run it again from a step, or from the beginning: "
         f"ff executions replay {execution} --from STEP, or --from-scratch"
     )

@@ -35,7 +35,8 @@ class Spender(NamedTuple):
         """Count usage, unless an earlier run has counted it. Raises `BudgetExhausted`, or unwinds the handler."""
         if place is not None and place.entry is not None:
             self.output.pass_entry(place)
-            first: Usage = place.read(place.entry.result, Usage)
+            with self.leaving.noting_changes():
+                first: Usage = place.read(place.entry.result, Usage)
             return first
         report = UsageReport(
             budget=budget,

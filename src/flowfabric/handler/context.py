@@ -16,7 +16,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import durations
-from flowfabric.errors import ChildFailed, InvalidName
+from flowfabric.errors import ChildFailed, InvalidName, ShapeChanged
 from flowfabric.handler.approvals import Verdict, approval, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.captured import capturing
@@ -439,6 +439,11 @@ class Context:
         """List the saved names that this run never asked for; if a handler completes with any, its code has changed."""
         return self._places.unasked(retired)
 
+    @property
+    def changed(self) -> ShapeChanged | None:
+        """What did not fit what earlier runs have saved, even if the handler has caught the error."""
+        return self._leaving.changed
+
     def unawaited(self) -> list[str]:
         """List the calls of this run that the handler has not awaited, such as `ctx.sleep('1h')`: they did nothing."""
         return self._calls.unawaited()
@@ -473,7 +478,8 @@ class Context:
             raise InvalidName(
                 f"{shown(name)} is inside step {shown(outer)}; a step cannot contain steps or waits, so call it outside"
             )
-        return self._places.ask(kind, name, was)
+        with self._leaving.noting_changes():
+            return self._places.ask(kind, name, was)
 
     def _budget_place(self, operation: str, budget: str) -> Place | None:
         """Return the journal place of a budget operation, or `None` inside a step, which has its own place."""

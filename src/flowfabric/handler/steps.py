@@ -43,7 +43,7 @@ class Steps(NamedTuple):
         """Run and save a step, and return its result as later runs will get it."""
         if place.entry is not None:
             self.output.pass_entry(place)
-            return place.read(place.entry.result, returns)
+            return self._read(place, place.entry.result, returns)
         with self.leaving.busy(), self.runtime.run_step(self.claim, place) as step:
             within = step_running.set(place.name)
             try:
@@ -53,7 +53,7 @@ class Steps(NamedTuple):
             await self.output.flush()
             saved = await self.runtime.save_step(self.claim, step, encoded)
         self.output.saved()
-        return result if saved == encoded else place.read(saved, returns)
+        return result if saved == encoded else self._read(place, saved, returns)
 
     async def run_transaction(
         self,
@@ -66,7 +66,7 @@ class Steps(NamedTuple):
         """Run a step in a transaction that also saves its result."""
         if place.entry is not None:
             self.output.pass_entry(place)
-            return place.read(place.entry.result, returns)
+            return self._read(place, place.entry.result, returns)
 
         async def written(conn: Connection) -> bytes:
             encoded, _ = place.keep(await write(conn), returns)
@@ -87,12 +87,16 @@ class Steps(NamedTuple):
         """Submit a child, and return its id."""
         if place.entry is not None:
             self.output.pass_entry(place)
-            return read_execution_id(place.read(place.entry.result, str))
+            return read_execution_id(self._read(place, place.entry.result, str))
         with self.leaving.busy():
             await self.output.flush()
             child = await self.runtime.submit_child(self.claim, place.name, place.occurrence, call)
         self.output.saved()
         return child
+
+    def _read(self, place: Place, saved: bytes | None, returns: Any) -> Any:
+        with self.leaving.noting_changes():
+            return place.read(saved, returns)
 
 
 def returned(name: str, function: Callable[..., object], returns: Any) -> Any:

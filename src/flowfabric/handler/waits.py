@@ -9,6 +9,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
+from flowfabric.errors import ShapeChanged
 from flowfabric.handler.journal import Place
 from flowfabric.model import Wish
 
@@ -95,6 +96,8 @@ class Leaving:
         self._unwinding: asyncio.Future[None] | None = None
         self.stopped = False
         """Whether the engine has ended or suspended the run before it asked for a wait."""
+        self.changed: ShapeChanged | None = None
+        """The first thing that did not fit what earlier runs have saved, even if the handler has caught the error."""
         self.asked: list[Sequence[Wish]] = []
         """The groups of waits for which the run is unwound: it needs one wait of each group to complete."""
         self.swallowed = False
@@ -132,6 +135,15 @@ class Leaving:
             self._busy_with -= 1
             if self._idle is not None:
                 self._idle.set()
+
+    @contextmanager
+    def noting_changes(self) -> Iterator[None]:
+        """Remember what inside this block does not fit what earlier runs have saved."""
+        try:
+            yield
+        except ShapeChanged as changed:
+            self.changed = self.changed or changed
+            raise
 
     async def unwind(self, wish: Wish) -> None:
         """Ask for a wait and unwind the handler."""

@@ -232,8 +232,8 @@ class Reports:
     async def hold(self, claim: Claim, reason: str, steps: Sequence[str]) -> None:
         """Hold an execution because the run does not fit what earlier runs have saved."""
         log.error(
-            "held %s %s because its code has changed: %s; deploy a fix, then run: ff executions unhold %s; "
-            "or replay it from a step or from scratch",
+            "held %s %s because its code has changed: %s; deploy a fix, with was= for a renamed step and "
+            "retired= for a removed one, then run: ff executions unhold %s; or replay it from a step or from scratch",
             *(claim.task, claim.execution_id, reason, claim.execution_id),
         )
         now = self._app.tasks[claim.task].version

@@ -11,7 +11,7 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app.tasks import Task
-from flowfabric.errors import Fenced, FlowFabricError, ShapeChanged
+from flowfabric.errors import Fenced, FlowFabricError
 from flowfabric.handler.context import Context
 from flowfabric.handler.logs import running
 from flowfabric.handler.retries import NEVER_RETRIED
@@ -70,7 +70,8 @@ Outcome = Completed | Failed | Suspended | Postponed | Changed | Lost
 async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Threads) -> Outcome:
     """Call the handler once and return the outcome, whatever the handler returned or raised.
 
-    What it has appended to its stream is committed before the outcome is reported.
+    What it has appended to its stream is committed before the outcome is reported. If the run does not fit what earlier
+    runs have saved, that is the outcome, even if the handler has caught the exception.
     """
     outcome = await _run(task, claim, context, threads)
     if not isinstance(outcome, Lost):
@@ -78,6 +79,8 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
             await context.close_output()
         except asyncio.CancelledError:  # the lease is lost, or the worker stops
             return Lost()
+        if (changed := context.changed) is not None:
+            return Changed(changed.message, [str(changed.fields["name"])])
     return outcome
 
 
@@ -101,15 +104,12 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
     except BaseExceptionGroup as group:
         if group.split(Unwind)[1] is None:  # waits in a task group are unwound together
             return Suspended(context.asked) if group.subgroup(Stop) is None else Lost()
-        changed = _shape_changed(group)
-        return _failed(task, group) if changed is None else Changed(changed.message, [str(changed.fields["name"])])
+        return _failed(task, group)
     except asyncio.CancelledError as error:
         return Lost() if _is_cancelled() else _failed(task, error)
     except Fenced:
         return Lost()
     except (Exception, SystemExit) as error:  # SystemExit in a handler ends the run, not the worker
-        if (changed := _shape_changed(error)) is not None:
-            return Changed(changed.message, [str(changed.fields["name"])])
         return (
             _swallowed(task, context, error) if context.asked and not _while_unwinding(error) else _failed(task, error)
         )
@@ -202,17 +202,6 @@ def _swallowed(task: Task[..., Any], context: Context, error: BaseException | No
         return Failed(FailureClass.PERMANENT, what)
     traced = "".join(traceback.format_exception(error))
     return Failed(FailureClass.PERMANENT, f"{what}; after that it raised {_describe(error)}", traced)
-
-
-def _shape_changed(error: BaseException | None) -> ShapeChanged | None:
-    """Find out whether an error is, or was raised because of, a run that does not fit what earlier runs have saved."""
-    while error is not None:
-        if isinstance(error, ShapeChanged):
-            return error
-        if isinstance(error, BaseExceptionGroup):
-            return next(filter(None, map(_shape_changed, error.exceptions)), None)
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _unasked(names: Sequence[str]) -> str:
