@@ -57,7 +57,6 @@ INTERNAL = {
     "Context.leaving",
     "Context.close_output",
     "Context.unasked",
-    "Context.changed",
     "Context.unawaited",
     "Reservation.is_begun",
     "Waiting.is_begun",

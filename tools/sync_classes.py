@@ -77,7 +77,6 @@ EXCLUDED = {
         "Context.close_output",
         "Context.leaving",
         "Context.unasked",
-        "Context.changed",
         "Context.unawaited",
         "Reservation.is_begun",
         "Engine.close",

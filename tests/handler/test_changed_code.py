@@ -1,6 +1,7 @@
 """Changed code: renamed and removed steps, and runs that do not fit what earlier runs have saved."""
 
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from flowfabric import App, Context, Execution
 from flowfabric.app.tasks import Task
 from flowfabric.engine import holds
-from flowfabric.errors import ShapeChanged
+from flowfabric.errors import ExecutionFailed, ShapeChanged
 from flowfabric.handler.journal import Places
 from flowfabric.model import Description, JournalEntry
 from tests.app.scene import TIMEOUT, happens, working
@@ -46,6 +47,11 @@ async def held(execution: Execution[Any]) -> Description:
     found = await execution.describe()
     assert (found.state.eligibility_state, found.state.blocking_reason) == ("blocked_by_operator", "code_changed")
     return found
+
+
+def down() -> int:
+    """Fail."""
+    raise ConnectionError("down")
 
 
 async def nothing(ctx: Context) -> None:
@@ -150,6 +156,71 @@ async def test_a_renamed_step_without_its_earlier_name_runs_again_and_the_run_is
         assert "an earlier run saved 'charge'" in found.explanation.sentence
         assert (found.counts.attempts, [step.name async for step in execution.steps()]) == (2, ["charge", "pay"])
     assert calls == ["charge", "pay"]
+
+
+async def test_a_retry_need_not_take_the_branch_of_a_failure(app: App) -> None:
+    @app.task
+    def search() -> None: ...
+
+    async def first(ctx: Context) -> None:
+        try:
+            await ctx.step("call", down)
+        except ConnectionError:
+            await ctx.step("alert", int)
+            await (await ctx.submit(search)).result()
+            await ctx.wait_for_signal("go", timeout="1ms")
+
+    report = changing(app, first, lambda ctx: ctx.step("call", int))
+
+    async with working(app):
+        execution = await report.submit()
+        await execution.result(TIMEOUT)
+        steps = [(step.name, step.result) async for step in execution.steps(results=True)]
+    assert [steps[0], steps[1][0], steps[-1][0]] == [("failed:call", b'"ConnectionError: down"'), "alert", "call"]
+
+
+async def test_a_run_that_waited_after_a_failure_need_not_fail_again(app: App, given: Given) -> None:
+    answers: list[Callable[[], int]] = [down, int]
+
+    @app.task
+    async def report(ctx: Context) -> int:
+        try:
+            return await ctx.step("call", answers.pop(0))
+        except ConnectionError:
+            await ctx.sleep("1h")
+        return await ctx.step("call again", int)
+
+    async with working(app):
+        execution = await report.submit()
+        await happens(execution, "execution_delayed")
+        await given.time_passes(hours=2)
+        await app.wake("default")
+        assert await execution.result(TIMEOUT) == 0
+
+
+async def test_what_was_saved_before_a_failure_is_still_missed(app: App) -> None:
+    async def first(ctx: Context) -> None:
+        await ctx.step("charge", int)
+        with suppress(ConnectionError):
+            await ctx.step("call", down)
+        await ctx.step("alert", int)
+
+    async with working(app):
+        found = await held(await changing(app, first, nothing).submit())
+    assert "saved 'charge', and" in found.explanation.sentence
+
+
+async def test_a_failure_that_ends_the_run_is_not_saved(app: App) -> None:
+    @app.task(retries=0)
+    async def report(ctx: Context) -> None:
+        await ctx.step("charge", int)
+        await ctx.step("call", down)
+
+    async with working(app):
+        execution = await report.submit()
+        with pytest.raises(ExecutionFailed):
+            await execution.result(TIMEOUT)
+        assert [step.name async for step in execution.steps()] == ["charge"]
 
 
 async def test_a_step_that_became_a_wait_is_held(app: App) -> None:

@@ -59,3 +59,8 @@ def _note(signal: Signal) -> str | None:
         return None if signal.payload is None else msgspec.json.decode(signal.payload, type=str)
     except msgspec.MsgspecError:
         return None
+
+
+def first_signal(signals: Sequence[Signal]) -> Signal | None:
+    """Return the first signal that somebody has sent; a timeout is not one."""
+    return next((signal for signal in signals if signal.source_type != "system"), None)

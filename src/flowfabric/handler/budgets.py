@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from flowfabric import ids
 from flowfabric.engine import budgets
 from flowfabric.errors import FlowFabricError, ReservationNotFound
+from flowfabric.handler.failures import Failures
 from flowfabric.handler.frames import Output
 from flowfabric.handler.journal import LONGEST_NAME, Place
 from flowfabric.handler.runtime import Amounts, Runtime
@@ -30,6 +31,7 @@ class Spender(NamedTuple):
     claim: Claim
     leaving: Leaving
     output: Output
+    failures: Failures
 
     async def report(self, place: Place | None, budget: str, amounts: Amounts) -> Usage:
         """Count usage, unless an earlier run has counted it. Raises `BudgetExhausted`, or unwinds the handler."""
@@ -47,6 +49,7 @@ class Spender(NamedTuple):
             step=None if place is None else (place.name, place.occurrence),
         )
         with self.leaving.busy():
+            await self.failures.save()
             await self.output.flush()
             answer = await self.runtime.report_usage(self.claim, report)
         if place is not None:
@@ -58,7 +61,9 @@ class Spender(NamedTuple):
         """On a hard breach, raise `BudgetExhausted`, or unwind the handler because the engine ended or suspended it."""
         if answer.outcome == "hard_breach":
             if answer.action == "refuse":
-                raise budgets.exhausted(budget, answer)
+                refused = budgets.exhausted(budget, answer)
+                self.failures.add(f"budget:{budget}", 1, refused)
+                raise refused
             self.stop()
 
     def stop(self) -> NoReturn:
@@ -101,7 +106,7 @@ class Reservation:
         self._entered = True
         if self._settled is not None:
             return self  # an earlier run has settled it: nothing more is reserved or counted
-        runtime, claim, leaving, _ = self._spender
+        runtime, claim, leaving, _, _ = self._spender
         with leaving.busy():
             answer = await runtime.reserve(claim, self.budget, self.estimate, self._ttl, self._key())
         self._spender.check(self.budget, answer)
@@ -134,8 +139,9 @@ class Reservation:
             first = self._settled or Settled(outcome="settled")
             return replace(first, outcome="already_applied", first=first.outcome)
         amounts = actual or self.estimate
-        runtime, claim, leaving, output = self._spender
+        runtime, claim, leaving, output, failures = self._spender
         with leaving.busy():
+            await failures.save()
             await output.flush()
             try:
                 answer = await runtime.settle(claim, self._reservation_id, amounts, self._place)

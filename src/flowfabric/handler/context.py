@@ -16,11 +16,12 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from flowfabric import durations
-from flowfabric.errors import ChildFailed, InvalidName, ShapeChanged
-from flowfabric.handler.approvals import Verdict, approval, read_verdict
+from flowfabric.errors import ChildFailed, InvalidName
+from flowfabric.handler.approvals import Verdict, approval, first_signal, read_verdict
 from flowfabric.handler.budgets import Reservation, Spender, place_name
 from flowfabric.handler.captured import capturing
 from flowfabric.handler.children import Child, read_end
+from flowfabric.handler.failures import Failures
 from flowfabric.handler.frames import Output, Pending, Progress, read_ttl
 from flowfabric.handler.journal import Place, Places, earlier_names, step_running
 from flowfabric.handler.runtime import Runtime
@@ -52,15 +53,16 @@ class Context:
         self._places = Places(journal)
         self._leaving = Leaving()
         self._calls = Calls()
+        self._failures = Failures(runtime, claim)
         self._output = Output(runtime, claim, journal, self._leaving)
 
     @property
     def _steps(self) -> Steps:
-        return Steps(self._runtime, self._claim, self._leaving, self._output)
+        return Steps(self._runtime, self._claim, self._leaving, self._output, self._failures)
 
     @property
     def _spender(self) -> Spender:
-        return Spender(self._runtime, self._claim, self._leaving, self._output)
+        return Spender(self._runtime, self._claim, self._leaving, self._output, self._failures)
 
     @property
     def execution_id(self) -> ExecutionId:
@@ -280,7 +282,7 @@ class Context:
             timeout=durations.read_time(timeout),
             timeout_behavior="auto_resume",
         )
-        return self._noted("ctx.wait_for_signal", name, self._waiting(name, wish, _first_signal, was))
+        return self._noted("ctx.wait_for_signal", name, self._waiting(name, wish, first_signal, was))
 
     def suspend(self, name: str, wish: Suspension, *, was: str | Sequence[str] = ()) -> Waiting[Sequence[Signal]]:
         """Suspend until a condition of your own is satisfied; return the signals that satisfied it."""
@@ -372,10 +374,7 @@ class Context:
     ) -> Coroutine[Any, Any, CreatedWaitpoint]:
         """Create a waitpoint whose token can be given away before the run waits for it; saved like a step."""
         duration = durations.read_duration(expires_in)
-
-        async def create() -> CreatedWaitpoint:
-            return await self._runtime.create_waitpoint(self._claim, key, duration)
-
+        create = partial(self._runtime.create_waitpoint, self._claim, key, duration)
         place = self._ask("step", f"waitpoint:{key}", [f"waitpoint:{old}" for old in earlier_names(was)])
         made = self._steps.run(place, create, CreatedWaitpoint)
         return self._noted("ctx.create_waitpoint", key, made)
@@ -439,18 +438,13 @@ class Context:
         """List the saved names that this run never asked for; if a handler completes with any, its code has changed."""
         return self._places.unasked(retired)
 
-    @property
-    def changed(self) -> ShapeChanged | None:
-        """What did not fit what earlier runs have saved, even if the handler has caught the error."""
-        return self._leaving.changed
-
     def unawaited(self) -> list[str]:
         """List the calls of this run that the handler has not awaited, such as `ctx.sleep('1h')`: they did nothing."""
         return self._calls.unawaited()
 
     @property
     def leaving(self) -> Leaving:
-        """How the run was unwound."""
+        """How the run was unwound, and what did not fit what earlier runs had saved."""
         return self._leaving
 
     @property
@@ -462,8 +456,10 @@ class Context:
         """Show what the handler logs, from this level on, in the stream of this attempt."""
         return nullcontext() if level is None else capturing(self._output, level)
 
-    async def close_output(self) -> None:
-        """Return when all frames of the run are committed or refused; drop those that are appended later."""
+    async def close_output(self, *, suspends: bool) -> None:
+        """Drop later frames; return when earlier ones, and failures that a suspending run has survived, are saved."""
+        if suspends:
+            await self._failures.save()
         self._output.close()
         await self._output.flush()
 
@@ -515,10 +511,5 @@ class Context:
         return Waiting(place, wait, wish)
 
     def _sleeping(self, name: str, span: timedelta | datetime, was: str | Sequence[str]) -> Waiting[None]:
-        return sleeping(
-            self._leaving, self._ask("sleep", name, was), span, self._runtime.clock, self._output.pass_entry
-        )
-
-
-def _first_signal(signals: Sequence[Signal]) -> Signal | None:
-    return next((signal for signal in signals if signal.source_type != "system"), None)
+        place = self._ask("sleep", name, was)
+        return sleeping(self._leaving, place, span, self._runtime.clock, self._output.pass_entry)

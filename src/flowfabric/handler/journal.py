@@ -13,6 +13,7 @@ from flowfabric.ids import check_text, shown
 from flowfabric.model import JournalEntry
 
 LONGEST_NAME = 128
+FAILED = "failed:"  # begins the names under which the failures of steps are saved that a handler has survived
 
 step_running: ContextVar[str | None] = ContextVar("step_running", default=None)
 """The name of the step whose function runs."""
@@ -65,6 +66,7 @@ class Places:
         ends_last = sorted(journal, key=lambda entry: entry.by is not None) if journal else ()
         self._entries = {(entry.name, entry.occurrence): entry for entry in ends_last}
         self._unasked = set(self._entries)
+        self._failed_at = min((e.at for e in journal if is_failure(e) and e.at is not None), default=None)
         self._uses: defaultdict[str, int] = defaultdict(int)
         self._renamed: dict[str, str] = {}
         self._count = 0
@@ -105,12 +107,22 @@ class Places:
             raise _ambiguous(name, other, name)
 
     def unasked(self, retired: Collection[str] = ()) -> list[str]:
-        """List the saved names that have not been asked for; a retired one need not be, nor the result of its child."""
+        """List the saved names that have not been asked for; a retired one need not be, nor the result of its child.
+
+        Nor need what was saved after a step had failed: it belongs to a branch that this run need not take.
+        """
         if not self._unasked:
             return []
+        if (failed_at := self._failed_at) is not None:
+            self._unasked = {place for place in self._unasked if (self._entries[place].at or failed_at) < failed_at}
         gone = [self._entries[place].result or b"" for place in self._unasked if place[0] in retired]
         children = {f"child:{result[1:-1].decode(errors='replace')}" for result in gone}  # the saved result is its id
         return sorted({name for name, _ in self._unasked if name not in retired} - children)
+
+
+def is_failure(entry: JournalEntry) -> bool:
+    """Whether an entry is the failure of a step that the handler has survived."""
+    return entry.kind == "step" and entry.name.startswith(FAILED)
 
 
 def _ambiguous(old: str, new: str, other: str) -> ShapeChanged:

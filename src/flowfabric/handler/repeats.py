@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextvars import ContextVar
 from datetime import datetime
 
+from flowfabric.handler.journal import is_failure
 from flowfabric.model import JournalEntry
 
 
@@ -21,6 +22,7 @@ class Repeats:
     """
 
     def __init__(self, journal: Sequence[JournalEntry]) -> None:
+        journal = [entry for entry in journal if not is_failure(entry)]
         self._left = {(entry.name, entry.occurrence) for entry in journal}
         self._last_act = max((entry.at for entry in journal if entry.at is not None), default=None)
         self._main = _Branch(asyncio.current_task(), None)

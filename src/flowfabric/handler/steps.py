@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from flowfabric import payloads
+from flowfabric.handler.failures import Failures
 from flowfabric.handler.frames import Output
 from flowfabric.handler.journal import Place, step_running
 from flowfabric.handler.retries import with_retries
@@ -27,6 +28,7 @@ class Steps(NamedTuple):
     claim: Claim
     leaving: Leaving
     output: Output
+    failures: Failures
 
     async def call(self, place: Place, call: Callable[[], Any], retries: int, pause: timedelta, returns: Any) -> Any:
         """Call the function of a step with its retries; in a thread if it is not async, because it may block."""
@@ -48,8 +50,12 @@ class Steps(NamedTuple):
             within = step_running.set(place.name)
             try:
                 encoded, result = place.keep(await run(), returns)
+            except BaseException as error:
+                self.failures.add(place.name, place.occurrence, error)
+                raise
             finally:
                 step_running.reset(within)
+            await self.failures.save()
             await self.output.flush()
             saved = await self.runtime.save_step(self.claim, step, encoded)
         self.output.saved()
@@ -74,10 +80,14 @@ class Steps(NamedTuple):
             return encoded
 
         with self.leaving.busy(), self.runtime.run_step(self.claim, place) as step:
+            await self.failures.save()
             within = step_running.set(place.name)
             run = partial(self.runtime.run_transaction, self.claim, step, written)
             try:
                 encoded = await with_retries(run, retries, pause)
+            except BaseException as error:
+                self.failures.add(place.name, place.occurrence, error)
+                raise
             finally:
                 step_running.reset(within)
         self.output.saved()
@@ -89,6 +99,7 @@ class Steps(NamedTuple):
             self.output.pass_entry(place)
             return read_execution_id(self._read(place, place.entry.result, str))
         with self.leaving.busy():
+            await self.failures.save()
             await self.output.flush()
             child = await self.runtime.submit_child(self.claim, place.name, place.occurrence, call)
         self.output.saved()

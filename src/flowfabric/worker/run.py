@@ -76,10 +76,10 @@ async def run(task: Task[..., Any], claim: Claim, context: Context, threads: Thr
     outcome = await _run(task, claim, context, threads)
     if not isinstance(outcome, Lost):
         try:
-            await context.close_output()
-        except asyncio.CancelledError:  # the lease is lost, or the worker stops
+            await context.close_output(suspends=isinstance(outcome, Suspended))
+        except (asyncio.CancelledError, Fenced):  # the lease is lost, or the worker stops
             return Lost()
-        if (changed := context.changed) is not None:
+        if (changed := context.leaving.changed) is not None:
             return Changed(changed.message, [str(changed.fields["name"])])
     return outcome
 
