@@ -1,6 +1,7 @@
 """Workers with several versions of a task: which function runs an execution, and what waits for another worker."""
 
 import re
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -73,6 +74,33 @@ async def test_an_execution_is_finished_by_the_version_under_which_it_started(
     assert ran == ["report 1"]
 
 
+async def test_work_that_code_without_versions_has_started_counts_towards_the_limit_of_version_1(
+    database_url: str, given: Given
+) -> None:
+    started = [await asleep(database_url, None) for _ in range(3)]
+    app, gate = App(url=database_url), Gate()
+
+    @app.task(name="report", version=1, limit=1)
+    async def first(ctx: Context) -> int:
+        await ctx.step("one", lambda: None)
+        await ctx.sleep("1h")
+        await gate()
+        return 1
+
+    app.task(name="report", version=2)(nothing)
+    await given.time_passes(hours=2)
+    async with working(app):
+        await until(lambda: gate.came == 1)
+        await until(lambda: _all_have_started(given))
+        gate.open.set()
+        assert [await result(app, each) for each in started] == [1, 1, 1]
+    assert gate.most_inside == 1
+
+
+async def _all_have_started(given: Given) -> bool:
+    return await given.count("tickets where version = 1") == 3
+
+
 @pytest.mark.parametrize("before", [1, None])
 async def test_old_work_waits_for_a_worker_that_has_its_version(
     database_url: str, given: Given, before: int | None
@@ -89,6 +117,33 @@ async def test_old_work_waits_for_a_worker_that_has_its_version(
         async with working(old):
             assert await result(old, execution) == 1
     assert ran == ["report 2", "one 2"]
+
+
+async def test_during_a_deployment_every_execution_runs_under_one_version(database_url: str) -> None:
+    ran: dict[int, list[int]] = {number: [] for number in range(30)}
+
+    def deployed(*versions: int) -> App:
+        app = App(url=database_url)
+        for version in versions:
+
+            @app.task(version=version, retries=1, backoff="1ms")
+            async def report(ctx: Context, number: int, version: int = version) -> int:
+                ran[number].append(version)
+                await ctx.step("one", lambda: None)
+                if ctx.attempt == 1:
+                    raise ConnectionError("down")
+                await ctx.sleep("60ms")
+                return version
+
+        return app
+
+    apps = [deployed(1), deployed(2), deployed(1, 2)]
+    async with AsyncExitStack() as running:
+        for app in apps:
+            await running.enter_async_context(working(app, concurrency=3, sweeps=True))
+        made: list[Execution[int]] = [await apps[number % 3].tasks["report"].submit(number) for number in ran]
+        results = [await result(apps[0], execution) for execution in made]
+    assert [set(versions) for versions in ran.values()] == [{version} for version in results]
 
 
 async def test_what_a_worker_has_claimed_ahead_and_releases_has_no_version(database_url: str, given: Given) -> None:

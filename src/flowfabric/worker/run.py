@@ -206,4 +206,5 @@ def _swallowed(task: Task[..., Any], context: Context, error: BaseException | No
 
 def _unasked(names: Sequence[str]) -> str:
     more = f" and {len(names) - 5:,} more" if len(names) > 5 else ""
-    return f"an earlier run saved {', '.join(map(repr, names[:5]))}{more}, and this run completed without asking for it"
+    saved, them = f"{', '.join(map(repr, names[:5]))}{more}", "it" if len(names) == 1 else "them"
+    return f"an earlier run saved {saved}, and this run completed without asking for {them}"
