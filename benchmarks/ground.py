@@ -1,16 +1,17 @@
 """The environment of a scenario: a Postgres with full durability, and a fresh database for every measurement."""
 
+import os
 import platform
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import PackageNotFoundError, version
-from os import cpu_count
 from pathlib import Path
 
 import asyncpg
 
+from benchmarks import processors
 from flowfabric.config import Config
 from flowfabric.postgres import embedded
 from flowfabric.postgres.database import Database
@@ -24,12 +25,16 @@ SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_sync_method"
 class Ground:
     """One fresh, migrated database, the timer of the measurement, and the other figures it reports."""
 
-    def __init__(self, config: Config, url: str, *, directory: Path, scale: float = 1.0) -> None:
+    def __init__(self, config: Config, url: str, *, directory: Path, scale: float = 1.0, server: int = 0) -> None:
         self.config = config
         self.url = url
         self.scale = scale
         self.directory = directory
+        self.server = server
+        """The process id of Postgres."""
         self.seconds = 0.0
+        self.processor_seconds = 0.0
+        """Processor time of Postgres and of all processes that this one has started, in the timed blocks."""
         self.figures: dict[str, float] = {}
 
     def scaled(self, count: int, *, least: int = 1) -> int:
@@ -43,9 +48,10 @@ class Ground:
     @contextmanager
     def timed(self) -> Iterator[None]:
         """Measure the time spent in this block."""
-        start = time.perf_counter()
+        used, start = processors.seconds(os.getpid(), self.server), time.perf_counter()
         yield
         self.seconds += time.perf_counter() - start
+        self.processor_seconds += processors.seconds(os.getpid(), self.server) - used
 
     @asynccontextmanager
     async def database(self) -> AsyncIterator[Database]:
@@ -86,7 +92,8 @@ async def fresh(
     await _execute(server, "checkpoint")
     try:
         with tempfile.TemporaryDirectory(dir=data) as directory:
-            yield Ground(Config(), server.url(name), scale=scale, directory=Path(directory))
+            url = server.url(name)
+            yield Ground(Config(), url, scale=scale, directory=Path(directory), server=await _process(url))
     finally:
         await _execute(server, f"drop database {name} with (force)")
 
@@ -115,7 +122,7 @@ async def circumstances(server: embedded.Server, load: float) -> Mapping[str, ob
         "settings": settings,
         "ours": {**ours, "python": platform.python_version()},
         "own_settings": {"pool_size": Config().pool_size},
-        "machine": {"cpus": cpu_count(), "load": load, "system": platform.system(), "processor": platform.machine()},
+        "machine": {"cpus": os.cpu_count(), "load": load, "system": platform.system(), "processor": platform.machine()},
     }
 
 
@@ -124,6 +131,15 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+async def _process(url: str) -> int:
+    """The process id of a server: the parent of each of its sessions."""
+    conn = await asyncpg.connect(url)
+    try:
+        return processors.parent(conn.get_server_pid())
+    finally:
+        await conn.close()
 
 
 async def _execute(server: embedded.Server, statement: str) -> None:

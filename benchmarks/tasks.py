@@ -41,9 +41,10 @@ async def began_by_date() -> float:
 
 
 @app.task
-async def ten_steps(ctx: Context) -> int:
+async def ten_steps(ctx: Context, number: int) -> int:
     """Save ten steps, one after the other."""
-    return sum([await ctx.step("step", int, number) for number in range(10)])
+    mark(number)
+    return sum([await ctx.step("step", int, index) for index in range(10)])
 
 
 @app.task

@@ -1,6 +1,7 @@
 """The benchmarks: running, comparing and reporting."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import processors, report
 from benchmarks.feeding import rate
 from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
@@ -207,6 +208,20 @@ def test_scenarios_that_break_something_run() -> None:
     assert (run.returncode, [row for row in rows.values() if "error" in row]) == (0, []), run.stderr
     assert rows["killed"]["value"] > 0
     assert rows["server_killed"]["figures"]["rate_until_then"] > 0
+
+
+def test_processor_time_is_that_of_the_processes_that_a_process_has_started() -> None:
+    before = processors.seconds(os.getpid())
+    code = "import time\nwhile time.process_time() < 0.2: pass\nprint('used', flush=True)\ninput()"
+
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"used\n"
+        assert processors.seconds(os.getpid()) - before >= 0.2
+        assert processors.seconds(child.pid, child.pid) == pytest.approx(processors.seconds(child.pid), abs=0.1)
+        assert processors.parent(child.pid) == os.getpid()
+        child.communicate(b"\n")
+    assert processors.seconds(child.pid) == processors.parent(child.pid) == 0
 
 
 @pytest.mark.parametrize(

@@ -62,9 +62,13 @@ def draining(task: str, processes: int) -> Play:
         stamps = stage.stamps(stage.count)
         await stage.submit_many(task, range(stage.count))
         async with stage.working(processes):
+            await stage.until(lambda: stamps.reached() > 0)
+            used, done = stage.processor_seconds(), stamps.reached()
             await stage.until(lambda: stamps.reached() == stage.count)
             await stage.until_ended(stage.count)
             stage.seconds = time.monotonic() - stamps.moments()[0]
+            each = (stage.processor_seconds() - used) / max(stage.count - done, 1)
+            stage.figures["processor_us"] = each * 1e6
 
     return run
 
@@ -72,9 +76,11 @@ def draining(task: str, processes: int) -> Play:
 async def pushed(stage: Stage, task: str, processes: int) -> None:
     """Measure from the first submission, because the engine starts work before the last one."""
     async with attended(stage, processes):
+        used = stage.processor_seconds()
         with stage.timed():
             await stage.engine.submit_many(task, range(stage.count))
             await stage.until_ended(stage.count)
+        stage.figures["processor_us"] = (stage.processor_seconds() - used) / stage.count * 1e6
 
 
 async def idle_latency(stage: Stage) -> None:

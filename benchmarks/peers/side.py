@@ -32,6 +32,7 @@ async def play(peer: Peer, scenario: Scenario, ground: Ground, home: Path) -> Pl
     asked = {
         "peer": peer.name, "scenario": scenario.name, "url": ground.url, "directory": str(ground.directory),
         "amount": ground.scaled(peer.part(scenario.name, scenario.for_peers)), "scale": ground.scale,
+        "processes": 1, "server": ground.server,
     }  # fmt: skip
     command = [str(peer.python(home)), "-m", "benchmarks.peers.stage", "play", json.dumps([*asked.values()])]
     process = await asyncio.create_subprocess_exec(

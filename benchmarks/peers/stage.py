@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import processors
 from benchmarks.figures import percentiles
 from benchmarks.peers.engine import Engine
 from benchmarks.stamps import VARIABLE, Stamps
@@ -35,6 +36,8 @@ class Asked(NamedTuple):
     amount: int
     scale: float = 1.0
     processes: int = 1
+    server: int = 0
+    """The process id of Postgres."""
 
 
 class Stage:
@@ -53,6 +56,10 @@ class Stage:
         start = time.monotonic()
         yield
         self.seconds += time.monotonic() - start
+
+    def processor_seconds(self) -> float:
+        """The processor time so far of its workers and servers."""
+        return processors.seconds(os.getpid(), self.asked.server)
 
     def stamps(self, count: int) -> Stamps:
         return Stamps.make(Path(self.asked.directory, "stamps"), count)

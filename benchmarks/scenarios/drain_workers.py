@@ -6,7 +6,7 @@ from typing import Any
 from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
-from benchmarks.workers import drained, opened, working
+from benchmarks.workers import drained, opened, stamped, until, working
 from flowfabric.app.tasks import Task
 from flowfabric.engine import lanes
 
@@ -21,6 +21,7 @@ def draining(
 
     async def run(ground: Ground) -> int:
         calls = [call(number) for number in range(ground.scaled(count))]
+        stamps = stamped(ground, len(calls))
         async with opened(ground) as app, working(ground, processes), app.database.connection() as conn:
             await lanes.configure_lane(conn, task.options.lane)
             await lanes.pause_lane(conn, task.options.lane, by="benchmark")
@@ -28,7 +29,9 @@ def draining(
             with ground.timed():
                 await lanes.resume_lane(conn, task.options.lane, by="benchmark")
                 await app.wake(task.options.lane)
+                await until(lambda: stamps.reached() == len(calls))
                 await drained(conn)
+        ground.tell(processor_us=ground.processor_seconds / len(calls) * 1e6)
         return len(calls)
 
     return run
@@ -51,7 +54,7 @@ by_two = Scenario(
 ten_steps = Scenario(
     name="ten_steps",
     about="ten saved steps each, one worker process",
-    run=draining(tasks.ten_steps, lambda _: (), RUNS_OF_STEPS, 1),
+    run=draining(tasks.ten_steps, lambda number: (number,), RUNS_OF_STEPS, 1),
     against={"raw_steps": None, "drain_one_worker": None},
     for_peers=RUNS_OF_STEPS,
 )

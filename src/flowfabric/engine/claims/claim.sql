@@ -6,8 +6,8 @@
 -- a slow answer does not use it up. `now` is the time at which the tickets were chosen, `stripes` the stripes of quotas
 -- that were locked for them.
 --
--- A lease id is the id of the request with the position of the ticket as its last 12 digits, so that a repeated request
--- finds its leases without an index or a column for it.
+-- A lease id is the id of the request with a 1 and the position of the ticket as its last 12 digits, so that a repeated
+-- request finds its leases without an index or a column for it.
 --
 -- With `slots`, the lease does not yet count as the begin of the run, and `_startable` limits what is leased. An
 -- execution of which a lease expired before, or that must not lose any lease, then comes with `must_mark`.
@@ -24,18 +24,25 @@ declare
     rare record;
     inputs flowfabric.inputs[];
     journals text[];
+    previous text[];
     leased_at timestamptz;
+    prefix text := left(_lease.request::text, 24);
 begin
-    select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
-           bool_or(t.flow is not null) as in_flow, bool_or(t.is_counted) as is_counted into rare
-    from unnest(_lease.places) as p (place)
-    cross join lateral (
-        select t.attempt_state, t.bytes, t.flow, exists (select from flowfabric.routes r
-                                                         where r.id = t.route and r.quotas <> '{}') as is_counted
-        from flowfabric.tickets t where t.ctid = p.place offset 0) t;
+    select x.*, case when x.first = x.last then (select r.namespace from flowfabric.routes r where r.id = x.first)
+                     end as namespace, -- of their route, if they all have the same
+           exists (select from flowfabric.routes r
+                   where r.id between x.first and x.last and r.quotas <> '{}') as is_counted into rare
+    from (
+        select bool_or(t.attempt_state <> 'pending_first_attempt' or t.bytes is not null) as has_more,
+               bool_or(t.attempt_state = 'pending_reclaim_attempt') as is_reclaimed,
+               bool_or(t.flow is not null) as in_flow, min(t.route) as first, max(t.route) as last
+        from flowfabric.tickets t where t.ctid = any (_lease.places)) x;
     if rare.has_more then
         _lease.places := flowfabric._first_bytes(flowfabric._startable(_lease.places, _lease.slots), 16777216);
         journals := flowfabric._read_journals(_lease.places);
+    end if;
+    if rare.is_reclaimed then
+        previous := flowfabric._instances_of(_lease.places);
     end if;
     if rare.in_flow then
         inputs := flowfabric._inputs_of(_lease.places);
@@ -46,54 +53,48 @@ begin
         perform flowfabric._admit_places(_lease.places, _lease.stripes, _lease.now, leased_at);
     end if;
     return query
-    with leased as (
+    with leased (number, partition, id, route, lane, priority, version, lease_id, epoch, attempt, attempt_type,
+                 attempt_started_at, attempt_deadline, deadline_at, expires_at, created_at, flow, task, tags, payload,
+                 encoding, policy, namespace, resumed, must_mark, alone) as (
         update flowfabric.tickets t
         set phase = 'active', reason = 'none', attempt_state = 'running_attempt',
-            lease_id = (left(_lease.request::text, 24) || lpad(to_hex(c.number), 12, '0'))::uuid,
+            lease_id = (prefix || to_hex(17592186044416 + p.number))::uuid,
             worker = _lease.worker, instance = _lease.instance, expires_at = leased_at + _lease.lease,
             lease_end = null, due_at = null, eligibility = 'eligible_now', grant_kid = null, grant_worker = null,
-            grant_instance = null, suspension = null, running = null, epoch = t.epoch + 1,
-            started_at = coalesce(t.started_at, leased_at), attempt = t.attempt + (not c.resumed)::int,
-            attempt_epoch = case when c.resumed then t.attempt_epoch else t.epoch + 1 end,
-            attempt_started_at = case when c.resumed then t.attempt_started_at else leased_at end,
-            attempt_deadline = c.attempt_deadline, attempt_left = null, begun = nullif(_lease.slots is null, false),
+            grant_instance = null, suspension = null, running = null, attempt_left = null, epoch = t.epoch + 1,
+            started_at = coalesce(t.started_at, leased_at), begun = nullif(_lease.slots is null, false),
+            attempt = t.attempt + (t.attempt_state <> 'attempt_interrupted')::int,
+            attempt_epoch = case when t.attempt_state = 'attempt_interrupted' then t.attempt_epoch else t.epoch + 1 end,
+            attempt_started_at = case t.attempt_state when 'attempt_interrupted' then t.attempt_started_at
+                                      else leased_at end,
+            -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
+            attempt_deadline = leased_at + case t.attempt_state
+                when 'attempt_interrupted' then extract(epoch from t.attempt_left) * interval '1 second'
+                else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end,
             attempt_type = case t.attempt_state
                 when 'pending_first_attempt' then 'initial' when 'pending_retry_attempt' then 'retry'
                 when 'pending_reclaim_attempt' then 'reclaim' when 'pending_replay_attempt' then 'replay'
                 else t.attempt_type end::flowfabric.attempt_type,
             reclaims = t.reclaims + (t.attempt_state = 'pending_reclaim_attempt'
                                      and t.lease_end is distinct from 'revoked' and t.begun is true)::int
-        from (
-            select p.place, p.number, t.instance, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy, r.namespace,
-                   t.attempt_state = 'attempt_interrupted' as resumed,
-                   _lease.slots is not null and flowfabric._must_mark(t.crashes, e.policy) as must_mark,
-                   flowfabric._runs_alone(t.crashes, t.attempt_state) as alone,
-                   -- The remaining time in seconds: an interval with days in it changes its length at a clock change.
-                   leased_at + case
-                       when t.attempt_state = 'attempt_interrupted'
-                       then extract(epoch from t.attempt_left) * interval '1 second'
-                       else (e.policy ->> 'attempt_timeout_ms')::bigint * interval '1 ms' end as attempt_deadline
-            from unnest(_lease.places) with ordinality as p (place, number)
-            cross join lateral (
-                select t.partition, t.id, t.route, t.instance, t.attempt_state, t.attempt_left, t.crashes
-                from flowfabric.tickets t
-                where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now) offset 0) t
-            cross join lateral (
-                select e.flow, e.task, e.tags, e.payload, e.encoding, e.policy
-                from flowfabric.executions e where e.partition = t.partition and e.id = t.id offset 0) e
-            cross join lateral (select r.namespace from flowfabric.routes r where r.id = t.route offset 0) r offset 0) c
-        where t.ctid = c.place
-        returning c.number, t.partition, t.id, t.route, t.lane, t.priority, t.version, t.lease_id, t.epoch,
+        from (select * from unnest(_lease.places) with ordinality x limit cardinality(_lease.places)) p (place, number)
+        cross join flowfabric.executions e
+        where t.ctid = p.place and (t.deadline_at is null or t.deadline_at > _lease.now)
+          and e.partition = any (array[t.partition]) and e.id between t.id and t.id
+        returning p.number, t.partition, t.id, t.route, t.lane, t.priority, t.version, t.lease_id, t.epoch,
                   t.attempt, t.attempt_type::text, t.attempt_started_at, t.attempt_deadline, t.deadline_at,
-                  t.expires_at, t.created_at, c.flow, c.task, c.tags, c.payload, c.encoding, c.policy, c.namespace,
-                  c.resumed, c.instance as previous_instance, c.must_mark, c.alone
+                  t.expires_at, t.created_at, e.flow, e.task, e.tags, e.payload, e.encoding, e.policy,
+                  coalesce(rare.namespace, (select r.namespace from flowfabric.routes r where r.id = t.route)),
+                  t.attempt_epoch <> t.epoch,
+                  _lease.slots is not null and flowfabric._must_mark(t.crashes, e.policy),
+                  t.crashes > 1 is true and t.attempt_type = 'reclaim' and t.attempt_epoch = t.epoch
     ), noted as (
         insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
         select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
                     'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch,
                     'attempt', l.attempt, 'attempt_type', l.attempt_type, 'resumed', l.resumed)
-                || case when l.attempt_type = 'reclaim' and not l.resumed and l.previous_instance is not null
-                        then jsonb_build_object('previous_instance', l.previous_instance) else '{}' end
+                || case when previous[l.number] is not null and l.attempt_type = 'reclaim' and not l.resumed
+                        then jsonb_build_object('previous_instance', previous[l.number]) else '{}' end
         from leased l
     )
     select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.version, l.tags::text,
@@ -104,6 +105,17 @@ begin
            l.must_mark, l.alone
     from leased l; -- in ticket order: every join above is a nested loop
 end $$;
+
+-- The instances that had these tickets last.
+--
+--   returns  an instance or null for each ticket, in the order of the tickets
+create or replace function flowfabric._instances_of(places tid[])
+returns text[]
+language sql stable as $$
+    select array_agg(t.instance order by p.number)
+    from unnest(_instances_of.places) with ordinality as p (place, number)
+    cross join lateral (select t.instance from flowfabric.tickets t where t.ctid = p.place offset 0) t
+$$;
 
 -- Record in their quotas that these tickets, chosen at `now`, are leased at `leased_at`. Granted tickets were admitted
 -- with their grant.

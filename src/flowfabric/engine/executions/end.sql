@@ -38,32 +38,27 @@ begin
             order by x.number);
     end if;
     perform flowfabric._lock_log();
-    with gone as (
-        delete from flowfabric.tickets t
-        using (
-            select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
-                            as x (place, result, encoding, failure)
-            limit cardinality(_end.places)) x
-        where t.ctid = x.place
-        returning t.partition, t.id, t.priority, t.attempt, t.attempt_type, t.worker, t.instance, t.epoch,
-                  t.attempt_started_at, t.started_at, t.retries, t.reclaims, t.replays, t.version, t.ties, x.result,
-                  x.encoding, x.failure,
-                  case when t.attempt_state in ('running_attempt', 'attempt_interrupted') then t.attempt_epoch
-                      end as attempt_epoch,
+    with written as (
+        update flowfabric.executions e
+        set outcome = _end.outcome, result = x.result, result_encoding = x.encoding, failure = x.failure - 'traceback',
+            started_at = t.started_at, ended_at = now, priority = t.priority, attempt = t.attempt, epoch = t.epoch,
+            retries = t.retries, reclaims = t.reclaims, replays = t.replays, attempt_type = t.attempt_type,
+            attempt_epoch = case when t.attempt_state in ('running_attempt', 'attempt_interrupted')
+                                 then t.attempt_epoch end,
+            attempt_started_at = t.attempt_started_at, worker = t.worker, instance = t.instance, version = t.version,
+            traceback = x.failure -> 'traceback'
+        from (select x.* from unnest(_end.places, _end.results, _end.encodings, _end.failures)
+                              as x (place, result, encoding, failure)
+              limit cardinality(_end.places)) x
+        join flowfabric.tickets t on t.ctid = x.place
+        where e.partition = any (array[t.partition]) and e.id between t.id and t.id
+        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, t.ties,
+                  e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure,
+                  (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention,
                   case when t.phase = 'active' and (_end.outcome <> 'success' or _end.by is not null) then
                      jsonb_build_object('lease_id', t.lease_id, 'worker', t.worker, 'instance', t.instance) end as lease
-    ), written as (
-        update flowfabric.executions e
-        set outcome = _end.outcome, result = g.result, result_encoding = g.encoding, failure = g.failure - 'traceback',
-            started_at = g.started_at, ended_at = now, priority = g.priority, attempt = g.attempt, epoch = g.epoch,
-            retries = g.retries, reclaims = g.reclaims, replays = g.replays, attempt_type = g.attempt_type,
-            attempt_epoch = g.attempt_epoch, attempt_started_at = g.attempt_started_at, worker = g.worker,
-            instance = g.instance, version = g.version, traceback = g.failure -> 'traceback'
-        from gone g
-        where e.partition = any (array[g.partition]) and e.id between g.id and g.id
-        returning e.partition, e.id, e.parent is not null or e.has_children as has_family, g.ties,
-                  e.route, e.tags, e.flow, e.attempt, e.epoch, e.failure, g.lease,
-                  (e.policy ->> 'retention_ms')::bigint * interval '1 ms' as retention
+    ), gone as (
+        delete from flowfabric.tickets t where t.ctid = any (_end.places)
     ), dated as (
         insert into flowfabric.removals (ended_at, remove_at, amount, partitions, executions)
         select now, now + w.retention, count(*), array_agg(w.partition), array_agg(w.id) from written w
