@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from docs import api, operations, sql
+from docs import api, http, operations, sql
 from flowfabric import config, errors
 from flowfabric.cli.group import ff
 from flowfabric.config import Config
@@ -101,6 +101,7 @@ def pages() -> dict[str, str]:
         "settings.md": SETTINGS + "\n".join(_settings()) + "\n",
         "events.md": EVENTS + "\n".join(_kinds()) + "\n",
         "commands.md": COMMANDS + "".join(f"\n{part}\n" for part in _commands()),
+        "http.md": http.page(),
         "operations.md": operations.page(),
         "sql.md": sql.page(),
         **api.pages(),

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests import sources
 from tests.sources import ROOT, SRC, shown
 
-PACKAGE_ENTRIES, ROOT_ENTRIES, LAYERS = 22, 14, 11
+PACKAGE_ENTRIES, ROOT_ENTRIES, LAYERS = 23, 14, 12
 VERBS = ["setup", "demo", "test", "check", "soak", "bench", "docs"]
 
 # Phrases that a reader has to decode; the plain word is on the right. Each space also matches a line break.

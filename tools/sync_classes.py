@@ -67,7 +67,7 @@ MODULE_OF = {name: file.module for file in FILES for names in file.classes.value
 
 # What a sync program does not need, or does with the async class.
 EXCLUDED = {
-    *("App.client", "App.config", "App.database", "App.declare_schedules", "App.is_open", "App.loop"),
+    *("App.asgi", "App.client", "App.config", "App.database", "App.declare_schedules", "App.is_open", "App.loop"),
     *("App.every_task", "App.find_task", "App.notifier", "App.notify", "App.wake_from_anywhere"),
     *("App.schedule", "App.scheduled", "App.step", "App.sync", "App.task", "App.tasks", "App.waiters"),
     *(

@@ -55,6 +55,10 @@ app = App(
 )
 
 
+# App.asgi
+http_api = app.asgi()  # for example web.mount("/flowfabric", http_api)
+
+
 # AesGcm, AesGcm.encode, AesGcm.decode
 sealed_app = App(codec=[AesGcm("2026-11", os.environ["PAYLOAD_KEY"]), AesGcm("2025-11", os.environ["OLD_KEY"])])
 

@@ -222,6 +222,30 @@ class PartialFence(Invalid):
     """The fence is incomplete: it needs lease id, epoch and attempt."""
 
 
+class MethodNotAllowed(Invalid, status=405):
+    """The HTTP API does not have this method at this path (status 405); `allowed` names those that it has."""
+
+
+class BodyTimedOut(Invalid, status=408):
+    """The body of a request did not arrive in time (status 408)."""
+
+
+class BodyTooLarge(Invalid, status=413):
+    """The body of a request is larger than `limit` bytes (status 413); send many submissions in several requests."""
+
+
+class UnsupportedMediaType(Invalid, status=415):
+    """The body of a request is not JSON by its content type (status 415)."""
+
+
+class HostNotAllowed(Forbidden):
+    """The request names a host that this server does not answer for, as a page does that attacks by DNS rebinding."""
+
+
+class OriginNotAllowed(Forbidden):
+    """The request comes from a page of another site."""
+
+
 class MissingToken(Forbidden):
     """The signal has no token; it needs the token of its waitpoint."""
 
@@ -240,6 +264,10 @@ class InvalidGrant(Forbidden):
 
 class WrongLane(Forbidden):
     """The execution is not in the lane that the approval names."""
+
+
+class RouteNotFound(NotFound):
+    """The HTTP API has nothing at this path."""
 
 
 class ExecutionNotFound(NotFound):

@@ -31,7 +31,7 @@ from tests.cli.scene import (
 from tests.given import Given
 
 # Commands that run until they are stopped: only the snapshot of their help is here.
-HELP_ONLY = {"dev", "sweep", "worker"}
+HELP_ONLY = {"dev", "serve", "sweep", "worker"}
 
 
 def commands(command: click.Command = group, path: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from datetime import datetime
 from functools import partial
@@ -51,6 +51,7 @@ from flowfabric.schema import migrate
 P = ParamSpec("P")
 R = TypeVar("R")
 
+ASGIApp = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 
 OWN_OPTIONS = ("non_retryable", "priority", "limit", "retired", "version", "capture_logs")
 """The options of a task that the worker uses, and that no submission carries."""
@@ -217,6 +218,16 @@ class App:
         `app.sync()(report).submit("tides")`.
         """
         return SyncApp(self)
+
+    def asgi(self) -> ASGIApp:
+        """The HTTP API as an ASGI app, to mount in your web application: `web.mount("/flowfabric", app.asgi())`.
+
+        It does not check its callers; the application around it must. It uses this app if it is open, and otherwise
+        opens it with the first request. Needs the extra `server`.
+        """
+        from flowfabric.server.api import Api
+
+        return Api(self)
 
     @property
     def every_task(self) -> list[Task[..., Any]]:

@@ -14,6 +14,7 @@ from flowfabric.cli.commands.lanes import lanes
 from flowfabric.cli.commands.migrate import migrate
 from flowfabric.cli.commands.quotas import quotas
 from flowfabric.cli.commands.schedules import schedules
+from flowfabric.cli.commands.serve import serve
 from flowfabric.cli.commands.signing_keys import signing_keys
 from flowfabric.cli.commands.submit import submit
 from flowfabric.cli.commands.sweep import sweep
@@ -27,8 +28,8 @@ from flowfabric.errors import FlowFabricError
 
 INTERRUPTED = 130
 COMMANDS = (
-    budgets, completion, dev, doctor, events, executions, flows, lanes, migrate, quotas, schedules, signing_keys,
-    submit, sweep, tasks, top, waitpoints, worker, workers,
+    budgets, completion, dev, doctor, events, executions, flows, lanes, migrate, quotas, schedules, serve,
+    signing_keys, submit, sweep, tasks, top, waitpoints, worker, workers,
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,7 +57,7 @@ async def dev(tmp_path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
 
 async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subprocess.Process, tmp_path: Path) -> None:
     began = time.monotonic()
-    banner = await lines(dev, 7)
+    banner = await lines(dev, 8)
     client = await asyncio.create_subprocess_exec(*(sys.executable, "-c", CLIENT), cwd=tmp_path, stdout=subprocess.PIPE)
     async with asyncio.timeout(TIMEOUT):
         out, _ = await client.communicate()
@@ -64,16 +65,17 @@ async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subp
 
     assert out == b"hello world\n"
     assert banner[0].startswith("FlowFabric is up")
-    assert [line.split()[0] for line in banner[1:]] == ["Postgres", "worker", "lanes", "tasks", "sweeps", "try"]
+    assert [line.split()[0] for line in banner[1:]] == ["Postgres", "worker", "lanes", "tasks", "sweeps", "HTTP", "try"]
     assert banner[1].endswith(f"embedded, data in {tmp_path / '.flowfabric'}")
     assert banner[4].endswith(" hello")
-    assert ' ff submit hello \'{"name": "..."}\' --app hello.py:app ' in banner[6]
+    assert re.search(r"http://127\.0\.0\.1:\d+$", banner[6])
+    assert ' ff submit hello \'{"name": "..."}\' --app hello.py:app ' in banner[7]
 
 
 async def test_other_commands_use_its_postgres_and_start_their_own_without_it(
     dev: asyncio.subprocess.Process, ff: Run, tmp_path: Path
 ) -> None:
-    await lines(dev, 7)
+    await lines(dev, 8)
     joined = await ff("submit", "hello", '{"name": "world"}', "--wait")
     dev.terminate()
     await ends(dev)
@@ -89,7 +91,7 @@ async def test_other_commands_use_its_postgres_and_start_their_own_without_it(
 async def test_a_signal_ends_it_and_its_postgres(
     dev: asyncio.subprocess.Process, tmp_path: Path, number: signal.Signals
 ) -> None:
-    await lines(dev, 7)
+    await lines(dev, 8)
     dev.send_signal(number)
     code, err = await ends(dev)
 
@@ -100,7 +102,7 @@ async def test_a_signal_ends_it_and_its_postgres(
 async def test_it_starts_its_postgres_again_when_that_is_killed(
     dev: asyncio.subprocess.Process, ff: Run, tmp_path: Path
 ) -> None:
-    await lines(dev, 7)
+    await lines(dev, 8)
     assert (await ff("submit", "hello", '{"name": "world"}', "--wait")).code == 0
     pid_file = tmp_path / ".flowfabric" / "cluster" / "postmaster.pid"
     killed = pid_file.read_text().splitlines()[0]

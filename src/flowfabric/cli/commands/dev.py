@@ -29,6 +29,7 @@ from flowfabric.cli.options import json_option, url_option
 from flowfabric.cli.output import print_result
 from flowfabric.cli.reloading import reload_on_change
 from flowfabric.cli.run_lines import RunLines
+from flowfabric.cli.serving import INSTALL, PORT, is_installed, serving_anywhere
 from flowfabric.worker import Worker
 
 RELOAD_DRAIN = timedelta(seconds=5)
@@ -43,6 +44,9 @@ RELOAD_DRAIN = timedelta(seconds=5)
 @click.option("--reload-dir", "directories", multiple=True, metavar="DIRECTORY",
               type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Watch this directory instead of the one of APP. Repeatable; implies --reload.")  # fmt: skip
+@click.option("--port", type=click.IntRange(0, 65_535), default=PORT, show_default=True,
+              help="Port of the HTTP API on 127.0.0.1; if it is taken, a free one is used.")  # fmt: skip
+@click.option("--no-serve", is_flag=True, help="Do not serve the HTTP API.")
 @click.option("--reloaded", is_flag=True, hidden=True, help="Run as the child of --reload.")
 @url_option
 @json_option
@@ -56,7 +60,7 @@ def dev(
     drain: timedelta,
     **options: Any,
 ) -> None:
-    """Run APP with everything it needs in one process: Postgres, a worker and the sweeps.
+    """Run APP with everything it needs in one process: Postgres, a worker, the sweeps and the HTTP API.
 
     APP is file.py:app or package.module:app. Without FLOWFABRIC_URL, ff starts an embedded Postgres with its data in
     ./.flowfabric and migrates it to this version.
@@ -85,23 +89,38 @@ def _run_lines(*, as_json: bool) -> RunLines:
     )
 
 
-async def _develop(app: App, place: str, *, as_json: bool, with_parent: bool, **options: Any) -> None:
+async def _develop(
+    app: App, place: str, *, as_json: bool, with_parent: bool, port: int, no_serve: bool, **options: Any
+) -> None:
     async with opened(app):
         worker = new_worker(app, **options)
         worker._observed_by(_run_lines(as_json=as_json))
+        server = serving_anywhere(app, port) if is_installed() and not no_serve else None
         stop_on_signals(worker.stop)
         if with_parent:
             stop_with_parent(worker.stop)
         working = asyncio.create_task(worker.run())
+        serving = asyncio.create_task(server.run()) if server else None
         ready = asyncio.create_task(worker.ready.wait())
         await asyncio.wait((working, ready), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
-            print_result(_banner(app, worker, place), _document(app, worker), as_json=as_json)
+            address = server.address if server else None
+            banner = _banner(app, worker, place, address or _not_served(is_refused=no_serve))
+            print_result(banner, _document(app, worker, address), as_json=as_json)
         ready.cancel()
-        await working
+        try:
+            await working
+        finally:
+            if server and serving:
+                server.stop()
+                await serving
 
 
-def _document(app: App, worker: Worker) -> dict[str, object]:
+def _not_served(*, is_refused: bool) -> str:
+    return "off (--no-serve)" if is_refused else f"off; to have it: {INSTALL}"
+
+
+def _document(app: App, worker: Worker, address: str | None) -> dict[str, object]:
     return {
         "data": None if app.config.url else str(app.config.data.resolve()),
         "instance": worker.instance,
@@ -109,6 +128,7 @@ def _document(app: App, worker: Worker) -> dict[str, object]:
         "tasks": sorted(app.tasks),
         "concurrency": worker.concurrency,
         "sweeps": worker.sweeps,
+        "address": address,
     }
 
 
@@ -122,7 +142,7 @@ def _example(app: App, place: str) -> str:
     return 'ff submit TASK \'{"name": "value"}\''
 
 
-def _banner(app: App, worker: Worker, place: str) -> str:
+def _banner(app: App, worker: Worker, place: str, served: str) -> str:
     where = "at FLOWFABRIC_URL" if app.config.url else f"embedded, data in {app.config.data.resolve()}"
     lines = {
         "Postgres": where,
@@ -130,6 +150,7 @@ def _banner(app: App, worker: Worker, place: str) -> str:
         "lanes": ", ".join(worker.lanes),
         "tasks": ", ".join(sorted(app.tasks)) or "none yet: decorate a function with @app.task",
         "sweeps": "run in this process" if worker.sweeps else "off (--no-sweeps): another process must run them",
+        "HTTP API": served,
         "try": f"{_example(app, place)}  (in another terminal)",
     }
     return "\n".join(["FlowFabric is up; ctrl-c ends it.", *(f"  {name:10}{text}" for name, text in lines.items())])
