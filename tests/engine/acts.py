@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from uuid import uuid4
 
 import asyncpg
+from msgspec.structs import replace
 
 from flowfabric import engine
 from flowfabric.config import Config
@@ -26,12 +27,26 @@ from flowfabric.engine import (
     schedules,
     signing_keys,
     steps,
+    streams,
     turns,
     waits,
     workers,
 )
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Claim, EdgePolicy, Grant, Link, Member, Options, Reserved, Step, Timing, Wish
+from flowfabric.model import (
+    Claim,
+    EdgePolicy,
+    FrameToAppend,
+    Grant,
+    Link,
+    Member,
+    Options,
+    Reserved,
+    Slots,
+    Step,
+    Timing,
+    Wish,
+)
 from flowfabric.sweeps import sweeps
 from tests.engine.budgets.scene import TEAM, make, report_of
 from tests.engine.flows.scene import Graph, graph
@@ -101,6 +116,9 @@ def acts_on_executions(it: Scene) -> Iterator[tuple[str, Act]]:
     yield "fail", lambda conn: attempts.fail(conn, fence, "it broke")
     yield "delay", lambda conn: attempts.delay(conn, fence, HOUR)
     yield "save_step", lambda conn: steps.save_step(conn, Step(fence=fence, name="s", occurrence=1, result=b"1"))
+    frame = FrameToAppend(fence=fence, payload=b"{}")
+    yield "append_frames", lambda conn: streams.append_frames(conn, [frame])
+    yield "append_frames", lambda conn: streams.append_frames(conn, [replace(frame, mode="summary")])
     yield "submit_children", lambda conn: children.submit_children(conn, [asked(it.running)])
 
 
@@ -108,6 +126,9 @@ def acts_on_claims_and_waits(it: Scene) -> Iterator[tuple[str, Act]]:
     fence = it.running.fence
     who: dict[str, Any] = {"instance": "u-1", "lanes": ["others", "default"]}
     yield "claim", lambda conn: claims.claim(conn, "u", take=3, **who)
+    slots, asked_for = Slots(worker="u", free=3, **who), submission(task="other", lane="others")
+    yield "submit_and_claim", lambda conn: claims.submit_and_claim(conn, [asked_for], slots)
+    yield "signal_and_claim", lambda conn: claims.signal_and_claim(conn, [it.waiting.signal()], slots)
     yield "issue_grant", lambda conn: claims.issue_grant(conn, "u", take=3, **who)
     yield "verify_grant", lambda conn: claims.verify_grant(conn, it.grant.grant_key)
     yield "claim_granted", lambda conn: claims.claim_granted(conn, it.grant.grant_key, "u", instance="u-1")

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from flowfabric import App, engine
-from flowfabric.engine import attempts, budgets, children, executions, flows, schedules, steps, waits
+from flowfabric.engine import attempts, budgets, children, claims, executions, flows, schedules, steps, waits
 from flowfabric.errors import FlowFabricError, InvalidBudget
 from flowfabric.ids import mint_execution_id, mint_flow_id
 from flowfabric.model import (
@@ -21,6 +21,7 @@ from flowfabric.model import (
     EdgePolicy,
     Fence,
     Member,
+    Slots,
     Step,
     Submission,
     Suspension,
@@ -64,6 +65,7 @@ def samples(conn: Connection, fence: Fence) -> dict[str, Any]:
         "lanes": ["default"],
         "completions": [Completion(fence=fence)],
         "step": Step(fence=fence, name="s", occurrence=1),
+        "slots": Slots(worker="u", instance="u-1", lanes=["default"]),
         "steps": [Step(fence=fence, name="s", occurrence=1)],
     }
 
@@ -107,6 +109,9 @@ FIELDS: Mapping[str, Op] = {
     "Options.policy": lambda conn, _, n: executions.submit(conn, submission(policy={"retry": {"max_retries": n}})),
     "Fence.epoch": lambda conn, fence, n: attempts.complete(conn, replace(fence, epoch=n)),
     "Fence.attempt": lambda conn, fence, n: attempts.complete(conn, replace(fence, attempt=n)),
+    "Slots.free": lambda conn, _, n: claims.submit_and_claim(
+        conn, [submission()], Slots(worker="u", instance="u-1", lanes=["default"], free=n)
+    ),
     "Step.occurrence": lambda conn, fence, n: steps.save_step(conn, Step(fence=fence, name="s", occurrence=n)),
     "UsageReport.amounts": lambda conn, fence, n: budgets.report_usage(
         conn, UsageReport(budget="team-a", amounts={"tokens": n}, fence=fence)

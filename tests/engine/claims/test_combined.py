@@ -239,3 +239,18 @@ async def seen(given: Given, now: object, call: Callable[[], Awaitable[Any]]) ->
     drafts = await given.rows("select (to_jsonb(t) - 'id')::text as t from flowfabric.events_drafts t order by id")
     await given.conn.execute("rollback")
     return shown, taken, rows, drafts
+
+
+@pytest.mark.parametrize("change", [{"free": float("nan")}, {"free": -1}, {"after_route": 2.5}, {"worker": "a\0"}])
+async def test_slots_that_make_no_sense_are_refused_before_anything_is_submitted(
+    given: Given, change: dict[str, Any]
+) -> None:
+    async with given.nothing_changes():
+        with pytest.raises(FlowFabricError, match=r"is invalid|U\+0000"):
+            await submit(given, submission(), free=slots(**change))
+
+
+async def test_sql_refuses_slots_without_a_number_of_free_ones(given: Given) -> None:
+    """Other clients call the function themselves; a driver may write NaN as null."""
+    with pytest.raises(Exception, match="invalid_limit"):
+        await given.rows("select flowfabric._fill_slots('{\"free\": null}', 5)")

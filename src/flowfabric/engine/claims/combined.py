@@ -11,8 +11,8 @@ from flowfabric import calls, ids
 from flowfabric.calls import submissions
 from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
 from flowfabric.engine.claims.claim import read_claim
-from flowfabric.errors import FlowFabricError
-from flowfabric.ids import ExecutionId
+from flowfabric.errors import FlowFabricError, InvalidLimit
+from flowfabric.ids import ExecutionId, check_filter, check_text
 from flowfabric.model import Claim, Delivered, SignalToSend, Slots, Submission, Submitted
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
@@ -80,18 +80,25 @@ async def signal_and_claim(
 def _unused(slots: Slots, claimed: Sequence[object]) -> str:
     """The slots as JSON: none are free after the first statement, because a request is for one claim."""
     fields: dict[str, Any] = {
-        "worker": slots.worker,
-        "instance": slots.instance,
-        "lanes": list(slots.lanes),
-        "capabilities": list(slots.capabilities),
-        "namespace": slots.namespace,
+        "worker": check_text(slots.worker, "worker"),
+        "instance": check_text(slots.instance, "instance"),
+        "lanes": [check_text(lane, "lane") for lane in slots.lanes],
+        "capabilities": [check_text(capability, "capability") for capability in slots.capabilities],
+        "namespace": check_filter(slots.namespace, "namespace"),
         "lease_ms": calls.span(slots.lease, "lease"),
-        "after_route": slots.after_route,
+        "after_route": _whole(slots.after_route, "after_route"),
         "request": slots.request,
         "repeated": slots.repeated,
-        "free": 0 if claimed else slots.free,
+        "free": 0 if claimed else _whole(slots.free, "free"),
     }
     return msgspec.json.encode(fields).decode()
+
+
+def _whole(number: int, field: str) -> int:
+    """JSON has no NaN: it would become null, which is no limit."""
+    if not isinstance(number, int) or not 0 <= number < 1 << 31:
+        raise InvalidLimit(f"{field} {number!r:.82} is invalid; use a whole number, 0 or more")
+    return number
 
 
 def _split(rows: Sequence[Row]) -> tuple[list[Row], list[Claim]]:

@@ -3,11 +3,15 @@
 -- Claim up to `take` executions for the free slots of a worker, as `claim` does when it does not wait. `slots` is
 -- {worker, instance, lanes, capabilities, namespace, lease_ms, after_route, request, repeated, free}.
 --
+--   refuses  invalid_limit
 --   returns  what the worker needs to run them; no rows if there is nothing to take
 create or replace function flowfabric._fill_slots(slots jsonb, take bigint)
 returns setof flowfabric.claimed
 language plpgsql as $$
 begin
+    if (_fill_slots.slots ->> 'free') is null then
+        perform flowfabric._refuse('invalid_limit', 'slots without free are invalid; use 0 or more');
+    end if;
     _fill_slots.take := least(_fill_slots.take, (_fill_slots.slots ->> 'free')::int);
     if _fill_slots.take > 0 then
         return query
