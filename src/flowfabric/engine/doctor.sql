@@ -108,7 +108,7 @@ $$;
 --            frames_bytes, database_bytes, large_streams}
 create or replace function flowfabric.diagnose(large_stream_bytes bigint default 104857600)
 returns text
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     now timestamptz := flowfabric.clock();
     names text[] := array(select l.name from flowfabric._busy_lanes(100) l);

@@ -234,7 +234,7 @@ create or replace function flowfabric.list_lanes(after text default null, take i
 returns table (name text, state text, since timestamptz, by text, reason text, keep_renewals boolean,
                stream_retention_maxlen int, stream_retention interval, waiting_count bigint, delayed_count bigint,
                active_count bigint, suspended_count bigint, oldest_at timestamptz)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     now timestamptz := flowfabric.clock();
 begin

@@ -337,7 +337,7 @@ end $$;
 --            workers first; `running_since` is found among the first 10,001 running executions
 create or replace function flowfabric.overview(take int default 20)
 returns text
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     now timestamptz := flowfabric.clock();
     most int := least(greatest(overview.take, 1), 100);

@@ -133,7 +133,7 @@ create or replace function flowfabric.list_steps(
     after_name text default '', after_occurrence int default 0, take int default 50)
 returns table (name text, occurrence int, kind text, state text, started_at timestamptz, saved_at timestamptz,
                due_at timestamptz, lasted interval, size int, encoding text, result bytea, fits boolean)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     now timestamptz := flowfabric.clock();
     ended_at timestamptz;
@@ -190,7 +190,7 @@ end $$;
 create or replace function flowfabric.read_journal(
     partition int, id uuid, after_name text default '', after_occurrence int default 0)
 returns text
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     -- Sizes first: only the entries of this page are read and encoded.
     return (

@@ -12,8 +12,11 @@ FUNCTION = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 
-KEEPS_ITS_PLANS = " set plan_cache_mode = force_generic_plan set enable_seqscan = off"
+KEEPS_ITS_PLANS = " set plan_cache_mode = force_generic_plan"
 """What is set for the calls of an operation that changes something: see docs/decisions/0005-kept-plans.md."""
+
+USES_INDEXES = " set enable_seqscan = off"
+"""What is set for the calls of every operation. The clock reads nothing, and is called by all the others."""
 
 BARE_NAMES_ARE_COLUMNS = "#variable_conflict use_column"
 """A parameter is written with the name of its function, so a bare name that is also a column is the column."""
@@ -36,11 +39,12 @@ def files(folder: str) -> Iterator[Traversable]:
 
 
 def _with_declarations(function: re.Match[str]) -> str:
-    declared = function["declared"]
-    changes = not function["name"].startswith("_") and not {"stable", "immutable"} & set(declared.split())
-    settings = KEEPS_ITS_PLANS if changes else ""
+    declared, settings = function["declared"], ""
+    volatility = {"stable", "immutable"} & set(declared.split())
+    if not function["name"].startswith("_") and volatility != {"immutable"} and function["name"] != "clock":
+        settings = USES_INDEXES if volatility else KEEPS_ITS_PLANS + USES_INDEXES
     names = BARE_NAMES_ARE_COLUMNS if function["language"] == "plpgsql" else ""
-    return f"{function[0].removesuffix(f'{declared} as $$')}{settings}{declared} as $${names}"
+    return f"{function[0].removesuffix(f'{declared} as $$')}{declared}{settings} as $${names}"
 
 
 def _walk(folder: Traversable) -> Iterator[Traversable]:

@@ -189,7 +189,7 @@ end $$;
 --   returns  the budget as JSON
 create or replace function flowfabric.describe_budget(id uuid)
 returns text
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     budget flowfabric.budgets;
 begin
@@ -207,7 +207,7 @@ end $$;
 create or replace function flowfabric.list_budgets(
     namespace text default 'default', after text default '', take int default 50)
 returns table (budget text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     return query
     select flowfabric._budget_text(b, flowfabric.clock())::text from flowfabric.budgets b

@@ -53,7 +53,7 @@ end $$;
 --   returns  one row per budget and period: the budget, its name, the period and the amounts
 create or replace function flowfabric.list_spending(partition int, id uuid)
 returns table (budget_id uuid, name text, period int, spent text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     perform flowfabric._refuse_missing(list_spending.partition, list_spending.id)
     where not exists (select from flowfabric.executions e

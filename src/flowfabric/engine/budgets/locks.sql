@@ -54,7 +54,7 @@ end $$;
 --   returns  one row per reservation, with its ctid
 create or replace function flowfabric._expired_reservations(budget uuid, until timestamptz, most int default null)
 returns table (place tid, estimate jsonb, expires_at timestamptz)
-language plpgsql stable rows 1 set enable_seqscan = off set enable_sort = off as $$
+language plpgsql stable rows 1 set enable_sort = off as $$
 begin
     return query
     select r.ctid, r.estimate, r.expires_at from flowfabric.reservations r

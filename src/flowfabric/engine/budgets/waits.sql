@@ -138,8 +138,7 @@ end $$;
 --   returns  how many were resumed, and the lanes with claimable work
 create or replace function flowfabric.resume_budget_waits(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set enable_bitmapscan = off
-set enable_sort = off set lock_timeout = '100ms' as $$
+language plpgsql set enable_bitmapscan = off set enable_sort = off set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     budget flowfabric.budgets;

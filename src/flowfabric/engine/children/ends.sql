@@ -74,8 +74,7 @@ end $$;
 --   returns  how many were handled, the lanes to wake, the executions that ended
 create or replace function flowfabric.deliver_child_ends(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off set lock_timeout = '100ms' as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '100ms' as $$
 declare
     noted record := flowfabric._oldest_child_ends(deliver_child_ends.take, deliver_child_ends.passing);
     notified record := flowfabric._close_child_ends(noted.held, noted.moot);

@@ -60,8 +60,7 @@ end $$;
 create or replace function flowfabric.promote_due(
     take int default 500, passing int default 0, among text[] default null, out moved int, out lanes text[],
     out ended text[])
-language plpgsql set enable_bitmapscan = off
-set lock_timeout = '100ms' as $$
+language plpgsql set enable_bitmapscan = off set lock_timeout = '100ms' as $$
 begin
     with due as (
         select t.ctid as place from flowfabric.tickets t

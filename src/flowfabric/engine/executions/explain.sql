@@ -5,7 +5,7 @@
 -- the cost for a huge backlog.
 create or replace function flowfabric._ahead_of(ticket flowfabric.tickets)
 returns bigint
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     with recursive same_priority as (
         (select t.route from flowfabric.tickets t
          where t.phase = 'runnable' and t.eligibility = 'eligible_now' and t.lane = (_ahead_of.ticket).lane

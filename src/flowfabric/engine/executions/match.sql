@@ -5,7 +5,7 @@
 --   returns  up to `take` of them
 create or replace function flowfabric.match_executions(lowest uuid, highest uuid, take int default 6)
 returns table (partition int, id uuid)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 begin
     return query
     select p.partition, m.id

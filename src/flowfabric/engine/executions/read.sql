@@ -74,7 +74,7 @@ end $$;
 --   returns  their positions in the arrays, from 1
 create or replace function flowfabric.list_ended(partitions int[], ids uuid[])
 returns table (item int)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     return query
     select x.item::int from unnest(list_ended.partitions, list_ended.ids) with ordinality as x (partition, id, item)
@@ -92,7 +92,7 @@ create or replace function flowfabric.describe(
     partition int, id uuid, with_payload boolean default false, with_result boolean default false,
     with_last_failure boolean default false,
     out description text, out payload bytea, out encoding text, out result bytea, out result_encoding text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     summary jsonb := flowfabric._summary(describe.partition, describe.id, flowfabric.clock());
 begin
@@ -118,7 +118,7 @@ end $$;
 --   returns  per item the outcome (null while the execution is unfinished), the result, the failure; or its refusal
 create or replace function flowfabric.get_result(partitions int[], ids uuid[], most bigint default 16777216)
 returns table (item int, outcome text, result bytea, encoding text, failure text, refusal text, detail text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     return query
     select f.item, f.outcome::text, f.result, f.encoding, f.failure::text, f.fault ->> 'code',

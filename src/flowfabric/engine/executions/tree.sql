@@ -58,7 +58,7 @@ $$;
 create or replace function flowfabric.read_tree(
     partition int, id uuid, per_parent int default 20, take int default 200)
 returns table (number int, above int, summary text, child_count int, child_states text)
-language plpgsql stable set plan_cache_mode = force_generic_plan set enable_seqscan = off as $$
+language plpgsql stable set plan_cache_mode = force_generic_plan as $$
 declare
     now timestamptz := flowfabric.clock();
     most constant int := flowfabric._page(read_tree.per_parent) - 1;

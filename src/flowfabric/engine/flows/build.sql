@@ -157,7 +157,7 @@ $$;
 --   returns  one fault or null per item, including the faults passed in; null if there are none
 create or replace function flowfabric._joining_faults(faults jsonb[], partitions int[], ids uuid[], flows uuid[])
 returns jsonb[]
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     homes record;
     judged jsonb[];

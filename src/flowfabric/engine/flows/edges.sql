@@ -67,7 +67,7 @@ end $$;
 create or replace function flowfabric._new_edge_fault(
     flow flowfabric.flows, upstream uuid, downstream uuid, ticket flowfabric.tickets)
 returns jsonb
-language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable as $$
 declare
     child constant text := flowfabric._id(flow.partition, _new_edge_fault.downstream);
     edge_group flowfabric.edge_groups;

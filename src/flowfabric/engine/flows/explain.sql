@@ -4,7 +4,7 @@
 -- without success and must be replayed.
 create or replace function flowfabric._explain_dependencies(ticket flowfabric.tickets)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     rule flowfabric.edge_groups;
     awaited record;

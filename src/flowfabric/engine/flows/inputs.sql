@@ -8,7 +8,7 @@
 --   returns  the inputs of each ticket, in their order
 create or replace function flowfabric._inputs_of(places tid[])
 returns flowfabric.inputs[]
-language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable as $$
 begin
     return array(
         with asked as materialized (
@@ -66,7 +66,7 @@ end $$;
 create or replace function flowfabric.read_inputs(
     partition int, id uuid, names text[] default null, after_name text default '')
 returns table (name text, result bytea, encoding text, upstream uuid, more boolean)
-language plpgsql stable set enable_seqscan = off set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable as $$
 begin
     return query
     with found as (

@@ -3,8 +3,7 @@
 -- The unfinished members that may move when these members end: downstream members that are released or skipped, and
 -- upstreams that a decided group cancels (cancel_remaining). `wins` says whether the members succeed. Decides wave by
 -- wave, as settling does, but changes nothing; a member that does not end after all only makes the answer too long.
--- After 16 waves it gives up and returns all unfinished members of these flows. The caller has locked the flows, and
--- sets the planner's options: setting them again in each of these functions would cost more than they do.
+-- After 16 waves it gives up and returns all unfinished members of these flows. The caller has locked the flows.
 --
 --   returns  one row per member, without the given ones
 create or replace function flowfabric._affected(partitions smallint[], ids uuid[], flows uuid[], wins boolean)
@@ -109,7 +108,7 @@ end $$;
 --   locks    the flows; never waits: the statement fails with lock_not_available
 create or replace function flowfabric._take_flows_of(partitions smallint[], ids uuid[])
 returns void
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 begin
     perform from unnest(_take_flows_of.partitions, _take_flows_of.ids) as x (partition, id)
     cross join lateral (
@@ -143,7 +142,7 @@ create or replace function flowfabric._lock_for_end(
     partitions int[], ids uuid[], flows uuid[] default null, wins boolean default false,
     budgets uuid[] default '{}')
 returns void
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql as $$
 declare
     members record := flowfabric._members(_lock_for_end.partitions, _lock_for_end.ids, _lock_for_end.flows);
     affected record;
@@ -238,7 +237,7 @@ end $$;
 create or replace function flowfabric._try_members(
     partitions smallint[], ids uuid[], flows uuid[], wins boolean default false)
 returns uuid[]
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql as $$
 declare
     got uuid[] := '{}';
     home record;
@@ -271,7 +270,7 @@ end $$;
 --   returns  the executions that can end now, and whether the transaction holds budgets for them
 create or replace function flowfabric._with_free_budgets(
     inout partitions smallint[], inout ids uuid[], members uuid[], out holds_budgets boolean)
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off set enable_material = off as $$
+language plpgsql as $$
 declare
     ends record;
     affected record;

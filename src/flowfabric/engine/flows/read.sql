@@ -5,7 +5,7 @@
 --   returns  {public_state: count}, without zero counts
 create or replace function flowfabric._flow_counts(home flowfabric.flows, now timestamptz)
 returns jsonb
-language sql stable set enable_seqscan = off as $$
+language sql stable as $$
     select coalesce(jsonb_object_agg(s.state, s.amount), '{}') from (
         select x.state, sum(x.amount) as amount from (
             select flowfabric._ended_state(e.outcome) as state, count(*) as amount from flowfabric.executions e
@@ -63,7 +63,7 @@ $$;
 --   returns  {members, edges, groups, next_cursor?}
 create or replace function flowfabric._flow_page(home flowfabric.flows, after uuid, take int, now timestamptz)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     ids uuid[] := array(
         select e.id from flowfabric.executions e
@@ -128,7 +128,7 @@ end $$;
 --   returns  false if the flow is in another state
 create or replace function flowfabric._may_be(home flowfabric.flows, state text)
 returns boolean
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     return case
         when home.cancelled_at is not null or _may_be.state = 'cancelled' then

@@ -9,7 +9,7 @@
 create or replace function flowfabric._remove_flows(
     partitions smallint[], ids uuid[], retention interval, now timestamptz,
     out member_partitions smallint[], out members uuid[], out busy uuid[])
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     asked record;
     ready uuid[];

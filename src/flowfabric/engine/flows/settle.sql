@@ -78,7 +78,7 @@ end $$;
 --   returns  one row per upstream, with the reason
 create or replace function flowfabric._upstreams_to_cancel(groups flowfabric.edge_groups[], skipped uuid[])
 returns table (partition smallint, id uuid, reason text)
-language plpgsql stable set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql stable as $$
 begin
     return query
     select e.partition, e.upstream, 'sibling_quorum_' || min(g.state::text)
@@ -109,7 +109,7 @@ end $$;
 create or replace function flowfabric._settle_flows(
     partitions smallint[], ids uuid[], outcome flowfabric.outcome, others uuid[] default '{}', out lanes text[],
     out ended text[])
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     wave_partitions smallint[] := _settle_flows.partitions;
     wave uuid[] := _settle_flows.ids;
@@ -253,7 +253,7 @@ end $$;
 --   emits    edge_group_satisfied, edge_group_impossible
 create or replace function flowfabric._note_groups(kind text, groups flowfabric.edge_groups[])
 returns void
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     open_ones record;
 begin

@@ -46,7 +46,7 @@ $$;
 --   returns  the quota, or null if it does not exist
 create or replace function flowfabric._find_quota(namespace text, quota text)
 returns flowfabric.quotas
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     found flowfabric.quotas;
 begin
@@ -160,7 +160,7 @@ end $$;
 --   returns  {quota_id, namespace, name, limits, in_window, held_count, room, next_room_at?, created_at}
 create or replace function flowfabric._quota_summary(quota flowfabric.quotas, now timestamptz)
 returns jsonb
-language sql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language sql stable set enable_bitmapscan = off as $$
     select flowfabric._quota_limits(_quota_summary.quota) || jsonb_strip_nulls(jsonb_build_object(
         'quota_id', (_quota_summary.quota).id, 'namespace', (_quota_summary.quota).namespace,
         'name', (_quota_summary.quota).name, 'created_at', (_quota_summary.quota).created_at,

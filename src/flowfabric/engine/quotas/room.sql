@@ -117,7 +117,7 @@ end $$;
 --   returns  true or false; the first of them, by id, that is full; null if one does not exist
 create or replace function flowfabric._full_quota(
     quotas uuid[], now timestamptz, out is_full boolean, out quota flowfabric.quotas)
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 begin
     for quota in select q.* from flowfabric.quotas q where q.id = any (_full_quota.quotas) order by q.id loop
         if flowfabric._quota_room(quota, _full_quota.now, _full_quota.now, 1) = 0 then
@@ -135,7 +135,7 @@ end $$;
 --   returns  the moment; null while there is room, or while a slot is missing, because slots are not freed by time
 create or replace function flowfabric._next_room_at(quota flowfabric.quotas, now timestamptz)
 returns timestamptz
-language plpgsql stable set enable_seqscan = off set enable_bitmapscan = off as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     span interval := quota.window_seconds * interval '1 second';
     too_many bigint := flowfabric._entries_in_window(_next_room_at.quota, _next_room_at.now, _next_room_at.now)

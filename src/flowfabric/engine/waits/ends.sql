@@ -140,8 +140,7 @@ end $$;
 --   moves    waitpoint pending, active → closed
 create or replace function flowfabric._close_waits(partitions smallint[], ids uuid[], outcome flowfabric.outcome)
 returns void
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     open_ones uuid[];
 begin

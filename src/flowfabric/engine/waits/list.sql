@@ -10,7 +10,7 @@ create or replace function flowfabric.list_suspended(
     take int default 50)
 returns table (partition int, id uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea,
                about_digest text, waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     most int := flowfabric._page(list_suspended.take);
 begin
@@ -43,7 +43,7 @@ end $$;
 create or replace function flowfabric.list_waits(partition int, id uuid)
 returns table (execution uuid, suspension_id uuid, suspended_at timestamptz, code text, about bytea, about_digest text,
                waitpoint_keys text[], timeout_at timestamptz, timeout_behavior text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     perform flowfabric._refuse_missing(list_waits.partition, list_waits.id)
     where not exists (select from flowfabric.executions e
@@ -75,7 +75,7 @@ create or replace function flowfabric.list_waitpoints(
 returns table (waitpoint_id uuid, key text, state_name text, required_signal_names text[], created_at timestamptz,
                activated_at timestamptz, expires_at timestamptz, closed_at timestamptz, close_reason text, kid text,
                fingerprint text, signal_count bigint, about_digest text)
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     perform flowfabric._refuse_missing(list_waitpoints.partition, list_waitpoints.id)
     where not exists (select from flowfabric.executions e

@@ -87,8 +87,7 @@ end $$;
 create or replace function flowfabric.resume(
     partition int, id uuid, by text, note text default null, delay_ms bigint default null, out public_state text,
     out lane text)
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     ticket flowfabric.tickets;
 begin
@@ -129,8 +128,7 @@ create or replace function flowfabric.deliver_approval(
     partition int, id uuid, waitpoint text, signal_name text, by text, signal_id uuid, lane text default null,
     suffix text default null, payload bytea default null, encoding text default null, digest bytea default null,
     note text default null, out outcome text, out accepted_id uuid, out effect text, out woken text)
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     now timestamptz := flowfabric.clock();
     point_id uuid;

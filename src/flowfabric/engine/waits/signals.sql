@@ -64,7 +64,7 @@ end $$;
 --   returns  {signals, following}: the number of signals read so far, null if these are the last
 create or replace function flowfabric.read_signals(partition int, id uuid, suspension uuid, following int default 0)
 returns text
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 declare
     most constant int := 2000; -- more do not fit into a page
     ids uuid[];
@@ -250,8 +250,7 @@ create or replace function flowfabric.deliver_signal(
     encodings text[] default null, correlation_ids text[] default null, idempotency_keys text[] default null,
     digests bytea[] default null, wait boolean default true, keys text[] default null)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_memoize = off
-set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql set enable_memoize = off set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     now timestamptz := flowfabric.clock();
     judged record;

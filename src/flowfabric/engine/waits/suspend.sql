@@ -345,8 +345,7 @@ create or replace function flowfabric.suspend(
     partitions int[], ids uuid[], lease_ids uuid[], epochs bigint[], attempts int[], wishes text[],
     idempotency_keys text[] default null, wait boolean default true)
 returns table (item int, outcome text, refusal text, detail text)
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     rounds int[] := flowfabric._rounds(suspend.partitions, suspend.ids);
     held record;

@@ -170,8 +170,7 @@ end $$;
 --   returns  how many timed out and how many could not, the lanes to wake, the executions that ended
 create or replace function flowfabric.time_out_waits(
     take int default 500, passing int default 0, out moved int, out locked int, out lanes text[], out ended text[])
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off set lock_timeout = '100ms' as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     due record;

@@ -197,8 +197,7 @@ end $$;
 create or replace function flowfabric.create_waitpoint(
     partition int, id uuid, lease_id uuid, epoch bigint, attempt int, key text, expires_in_ms bigint default 86400000,
     out outcome text, out waitpoint_id uuid, out token text, out expires_at timestamptz)
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
 declare
     held record := flowfabric._lock_fenced(
         create_waitpoint.partition, create_waitpoint.id, create_waitpoint.lease_id, create_waitpoint.epoch,
@@ -245,8 +244,7 @@ end $$;
 --   returns  how many were closed
 create or replace function flowfabric.close_waitpoints(
     take int default 500, passing int default 0, out moved int, out lanes text[], out ended text[])
-language plpgsql set enable_hashjoin = off
-set enable_mergejoin = off set lock_timeout = '100ms' as $$
+language plpgsql set enable_hashjoin = off set enable_mergejoin = off set lock_timeout = '100ms' as $$
 declare
     now timestamptz := flowfabric.clock();
     late uuid[];
