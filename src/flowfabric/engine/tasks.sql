@@ -133,7 +133,7 @@ $$;
 --   returns  a row per task and version with such executions, counted up to 10,001
 create or replace function flowfabric._left_of_versions(namespace text, task text)
 returns table (task text, version int, amount bigint)
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     with recursive known as (
         (select r.task, r.version from flowfabric.routes r where r.version is not null
          order by r.task, r.version limit 1)
@@ -232,7 +232,7 @@ end $$;
 create or replace function flowfabric.list_tasks(
     namespace text default null, after text default null, take int default 50)
 returns table (name text, new_count bigint, is_exact boolean, versions text)
-language sql stable as $$
+language sql stable set enable_bitmapscan = off as $$
     select t.name, t.new_count, t.is_exact, t.versions::text
     from flowfabric._tasks(list_tasks.namespace, null, list_tasks.after, flowfabric._page(list_tasks.take)) t
 $$;
@@ -242,7 +242,7 @@ $$;
 --   returns  a row as list_tasks has it, with the first 20 instances of each version; no row if there is no such task
 create or replace function flowfabric.describe_task(task text, namespace text default null)
 returns table (name text, new_count bigint, is_exact boolean, versions text)
-language sql stable as $$
+language sql stable set enable_bitmapscan = off as $$
     select t.name, t.new_count, t.is_exact, (
         select coalesce(jsonb_agg(v.version || jsonb_build_object('instances', array(
             select w.instance from flowfabric._live_workers(null, describe_task.namespace, flowfabric.clock()) w

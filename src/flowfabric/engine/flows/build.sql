@@ -191,7 +191,7 @@ end $$;
 create or replace function flowfabric._join_flows(
     partitions int[], ids uuid[], flows uuid[], made boolean[] default null)
 returns void
-language plpgsql set enable_hashjoin = off set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     it record;
     home flowfabric.flows;

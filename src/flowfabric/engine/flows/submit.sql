@@ -116,7 +116,7 @@ create or replace function flowfabric._link_members(
     flow flowfabric.flows, ids uuid[], upstreams int[], downstreams int[], names text[], grouped int[],
     policies jsonb[])
 returns void
-language plpgsql set enable_mergejoin = off as $$
+language plpgsql as $$
 declare
     added record;
 begin
@@ -235,7 +235,7 @@ create or replace function flowfabric.submit_flow(
     downstreams int[] default '{}', passed_as text[] default '{}', grouped int[] default '{}',
     policies text default '[]', payload_limit int default 1048576,
     out outcome text, out flow_id text, out executions text)
-language plpgsql as $$
+language plpgsql set enable_mergejoin = off as $$
 declare
     flow flowfabric.flows;
     rules jsonb[] := array(select jsonb_strip_nulls(p) from jsonb_array_elements(submit_flow.policies::jsonb) p);

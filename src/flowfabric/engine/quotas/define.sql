@@ -160,7 +160,7 @@ end $$;
 --   returns  {quota_id, namespace, name, limits, in_window, held_count, room, next_room_at?, created_at}
 create or replace function flowfabric._quota_summary(quota flowfabric.quotas, now timestamptz)
 returns jsonb
-language sql stable set enable_bitmapscan = off as $$
+language sql stable as $$
     select flowfabric._quota_limits(_quota_summary.quota) || jsonb_strip_nulls(jsonb_build_object(
         'quota_id', (_quota_summary.quota).id, 'namespace', (_quota_summary.quota).namespace,
         'name', (_quota_summary.quota).name, 'created_at', (_quota_summary.quota).created_at,
@@ -176,7 +176,7 @@ $$;
 --   returns  the description
 create or replace function flowfabric.describe_quota(namespace text, quota text)
 returns text
-language plpgsql stable as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     known flowfabric.quotas := flowfabric._find_quota(describe_quota.namespace, describe_quota.quota);
 begin
@@ -193,7 +193,7 @@ end $$;
 create or replace function flowfabric.list_quotas(
     namespace text default 'default', after text default '', take int default 50)
 returns table (quota text)
-language plpgsql stable as $$
+language plpgsql stable set enable_bitmapscan = off as $$
 declare
     now timestamptz := flowfabric.clock();
 begin
