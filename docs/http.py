@@ -1,7 +1,6 @@
 """The reference page of the HTTP API: every route, and the operation of an app that it calls."""
 
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
 
 from flowfabric.server.openapi import PROBES
 from flowfabric.server.routes import Route, routes
@@ -20,7 +19,10 @@ sends. Those in bold are required.
 def page() -> str:
     """The page."""
     parts = [PAGE.rstrip()]
-    for namespace, found in groupby(routes(), lambda route: route.name.partition(".")[0] if "." in route.name else ""):
+    groups: dict[str, list[Route]] = {}
+    for route in routes():
+        groups.setdefault(route.name.partition(".")[0] if "." in route.name else "", []).append(route)
+    for namespace, found in groups.items():
         title = f"## {namespace}" if namespace else "## The app"
         parts.append("\n".join([title, "", "| Request | Parameters | Operation |", "|---|---|---|", *_rows(found)]))
     probes = [f"| `GET {path}` | {said} |" for path, (_, said, _) in PROBES.items()]
@@ -28,11 +30,12 @@ def page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _rows(found: Iterator[Route]) -> Iterator[str]:
+def _rows(found: Sequence[Route]) -> Iterator[str]:
     for route in found:
         own = [each for each in route.parameters if each not in route.in_path]
         names = [f"**`{each.wire_name}`**" if each.is_required else f"`{each.wire_name}`" for each in own]
         if route.takes_body:
             names = ["a submission, or many"]
         said = f"[{route.name}](operations.md#app{route.name.partition('.')[0]})" if "." in route.name else route.name
+        said = "server-sent events" if route.is_followed else said
         yield f"| `{route.operation.method} {route.path}` | {', '.join(names)} | {said} |"

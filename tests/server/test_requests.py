@@ -144,6 +144,14 @@ async def test_a_request_from_a_page_of_another_site_is_refused(client: httpx.As
     ).is_success
 
 
+async def test_a_path_says_which_methods_it_has(client: httpx.AsyncClient) -> None:
+    refused = await client.delete("/v1/budgets")
+    options = await client.options("/v1/budgets")
+
+    assert (options.status_code, options.headers["allow"]) == (204, "GET, OPTIONS, POST")
+    assert {*refused.headers["allow"].split(", ")} == {"GET", "OPTIONS", "POST"}
+
+
 async def test_every_answer_says_that_it_is_no_page_and_is_not_to_be_kept(client: httpx.AsyncClient) -> None:
     for path in ("/healthz", "/readyz", "/v1/lanes", "/v1/nothing"):
         headers = (await client.get(path)).headers

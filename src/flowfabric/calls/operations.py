@@ -242,9 +242,17 @@ OF_THE_APP: Mapping[str, Operation] = {
 }
 """Operations that are methods of the app itself."""
 
+FOLLOWED: Mapping[str, Operation] = {
+    "events.follow": _get("app.log.subscribe", "/v1/events/follow"),
+    "executions.follow_events": _get("app.executions.events", f"{EXECUTION}/events/follow"),
+    "executions.follow_frames": _get("app.executions.frames", f"{EXECUTION}/frames/follow"),
+}
+"""What is followed: over HTTP as server-sent events, in Python as iterators with these names."""
+
 
 def operations() -> Iterator[Operation]:
     """Every operation of the table."""
     for namespace in NAMESPACES:
         yield from namespace.operations
     yield from OF_THE_APP.values()
+    yield from FOLLOWED.values()

@@ -1,7 +1,7 @@
 """The HTTP API as an ASGI app: it opens the app with the first request, guards the door, and answers by the table."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -26,6 +26,7 @@ from flowfabric.errors import (
 from flowfabric.ids import shown
 from flowfabric.server import answers, guard, openapi, refusals, requests, submissions
 from flowfabric.server.callers import LOCAL
+from flowfabric.server.following import ENDED, Following
 from flowfabric.server.routes import Route, routes
 
 Scope = MutableMapping[str, Any]
@@ -54,17 +55,19 @@ class Api:
         self._hosts = hosts
         self._opening = asyncio.Lock()
         self._has_opened = False
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
+        self.drop: Callable[[Any], None] = lambda _: None
+        """Closes the connection of a client that does not take what it is sent; the server sets it, if it can."""
         self._framework = _framework(self)
 
     def stop(self) -> None:
         """Answer the requests that wait for something now, and report that this server is not ready."""
-        self._stopping.set()
+        self.stopping.set()
 
     @property
     def is_stopping(self) -> bool:
         """Whether the server is about to end."""
-        return self._stopping.is_set()
+        return self.stopping.is_set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -115,7 +118,7 @@ class Api:
         Raises `ShuttingDown`.
         """
         work = asyncio.ensure_future(answering)
-        others = [asyncio.ensure_future(each) for each in (_gone(request), self._stopping.wait())]
+        others = [asyncio.ensure_future(each) for each in (_gone(request), self.stopping.wait())]
         try:
             await asyncio.wait([work, *others], return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -125,6 +128,17 @@ class Api:
             for each in (work, *others):
                 each.cancel()
             await asyncio.gather(work, *others, return_exceptions=True)
+
+
+class _Ongoing(Response[bytes]):  # type: ignore[misc, unused-ignore] # the framework is in an extra
+    """An answer that the framework passes on, and that sends itself."""
+
+    def __init__(self, following: Following) -> None:
+        super().__init__(b"")
+        self._following = following
+
+    def to_asgi_response(self, *args: Any, **kwargs: Any) -> Any:
+        return self._following
 
 
 async def _gone(request: Asked) -> None:
@@ -154,7 +168,7 @@ def most_bytes(app: App) -> int:
 
 def _framework(api: Api) -> Litestar:
     return Litestar(
-        [_health(), _ready(api), _document(), *(_handler(api, route) for route in routes())],
+        [_health(), _ready(api), _document(), *_handlers(api)],
         openapi_config=None,
         logging_config=None,
         request_max_body_size=most_bytes(api.app),
@@ -163,30 +177,50 @@ def _framework(api: Api) -> Litestar:
     )
 
 
-def _handler(api: Api, route: Route) -> HTTPRouteHandler:
-    async def handle(request: Asked) -> Answer:
-        path = {each.name: requests.unquoted(request.path_params[each.name], each.name) for each in route.in_path}
-        caller = {"by": LOCAL.name} if route.names_actor else {}
-        if route.is_read:
-            given = _query(request, route)
-        else:
-            body, media = await _body(request)
-            if route.takes_body and (media == LINES or body.lstrip()[:1] == b"["):
-                return _answer(await _submit_many(api.app, request, body, media))
-            given = requests.decode(body, route.request)
-            given = _with_key(request, given) if route.takes_body else given
-        answering = route.run(api.app, {**route.arguments(path, given), **caller})
-        waits = any(each.name == "wait" for each in route.parameters)
-        answer = await (api.until_gone(request, answering) if waits else answering)
-        return _answer(answer, route.wrapper)
+def _handlers(api: Api) -> Iterator[HTTPRouteHandler]:
+    """A handler for each path, with all its methods."""
+    paths: dict[str, dict[str, Route]] = {}
+    for route in routes():
+        paths.setdefault(route.path, {})[route.operation.method] = route
+    return (_handler(api, path, methods) for path, methods in paths.items())
 
-    path = route.path.replace("}", ":str}")
-    return HTTPRouteHandler(path, http_method=HttpMethod(route.operation.method), name=route.name)(handle)
+
+def _handler(api: Api, path: str, methods: Mapping[str, Route]) -> HTTPRouteHandler:
+    async def handle(request: Asked) -> Any:
+        return await _handle(api, methods[request.method], request)
+
+    return HTTPRouteHandler(path.replace("}", ":str}"), http_method=[HttpMethod(each) for each in methods])(handle)
+
+
+async def _handle(api: Api, route: Route, request: Asked) -> Any:
+    """Read a request, run its operation and write the answer."""
+    path = {each.name: requests.unquoted(request.path_params[each.name], each.name) for each in route.in_path}
+    caller = {"by": LOCAL.name} if route.names_actor else {}
+    if route.is_followed and request.headers.get("last-event-id") == ENDED:
+        return Response(b"", status_code=204)
+    if route.is_read:
+        given = _query(request, route)
+    else:
+        body, media = await _body(request)
+        if route.takes_body and (media == LINES or body.lstrip()[:1] == b"["):
+            return _answer(await _submit_many(api.app, request, body, media))
+        given = requests.decode(body, route.request)
+        given = _with_key(request, given) if route.takes_body else given
+    answering = route.run(api.app, {**route.arguments(path, given), **caller})
+    if route.is_followed:
+        return _Ongoing(Following(await answering, api.stopping, api.drop))
+    waits = any(each.name == "wait" for each in route.parameters)
+    answer = await (api.until_gone(request, answering) if waits else answering)
+    return _answer(answer, route.wrapper)
 
 
 def _query(request: Asked, route: Route) -> msgspec.Struct:
     lists = {each.wire_name for each in route.parameters if "list[" in str(each.kind)}
-    return requests.from_value(requests.query(request.scope["query_string"], lists), route.request)
+    found = requests.query(request.scope["query_string"], lists)
+    last = request.headers.get("last-event-id")
+    if route.is_followed and last:  # a client that connects again sends the query of its first request too
+        found["cursor"] = last
+    return requests.from_value(found, route.request)
 
 
 async def _body(request: Asked) -> tuple[bytes, str]:

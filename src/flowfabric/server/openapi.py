@@ -61,6 +61,8 @@ def _operation(route: Route) -> dict[str, Any]:
             "5XX": REFUSED,
         },
     }
+    if route.is_followed:
+        _follow(found)
     if not route.is_read:
         schema = _schema(route.request)
         required = bool(_required(route.request))
@@ -68,6 +70,23 @@ def _operation(route: Route) -> dict[str, Any]:
     if route.takes_body:
         _take_many(found)
     return found
+
+
+def _follow(found: dict[str, Any]) -> None:
+    """The answer is server-sent events, and a client continues with the id of the last one."""
+    found["responses"]["200"] = {
+        "description": "Server-sent events: the id is the cursor, the data an object. The last one is named `end`.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+    found["responses"]["204"] = {"description": "Nothing follows: the client has seen the end."}
+    found["parameters"].append(
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "description": "Continue after this one; counts more than `cursor`.",
+            "schema": {"type": "string"},
+        }
+    )
 
 
 def _take_many(found: dict[str, Any]) -> None:
@@ -111,6 +130,8 @@ def _in_query(parameter: Parameter) -> dict[str, Any]:
 
 def _answer(route: Route) -> dict[str, Any]:
     [kind] = route.answers
+    if route.is_followed:
+        return {}
     if typing.get_origin(kind) is Page:
         [item] = typing.get_args(kind)
         return _object({"items": {"type": "array", "items": _schema(item)}, "next": {"type": ["string", "null"]}})
@@ -137,7 +158,10 @@ def _components() -> dict[str, Any]:
     kinds: list[Any] = [Refusal, Submitted]
     for route in routes():
         kinds += [] if route.is_read else [route.request]
-        kinds += [typing.get_args(each)[0] if typing.get_origin(each) is Page else each for each in route.answers]
+        if route.is_followed:
+            kinds += typing.get_args(typing.get_args(route.answer)[0]) or typing.get_args(route.answer)
+        else:
+            kinds += [typing.get_args(each)[0] if typing.get_origin(each) is Page else each for each in route.answers]
     found = msgspec.json.schema_components(kinds, schema_hook=_custom, ref_template=REF)[1]
     return {name: _as_written(schema) for name, schema in sorted(found.items())}
 

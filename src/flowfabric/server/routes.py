@@ -8,16 +8,16 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from flowfabric.app import App, namespaces
-from flowfabric.calls.operations import NAMESPACES, OF_THE_APP, Operation
+from flowfabric.calls.operations import FOLLOWED, NAMESPACES, OF_THE_APP, Operation
 from flowfabric.errors import NotFound
 from flowfabric.ids import shown
-from flowfabric.server import results, submissions
+from flowfabric.server import following, results, submissions
 from flowfabric.server.parameters import Parameter, read_parameters
 
 ACTOR = "by"
@@ -26,6 +26,9 @@ ACTOR = "by"
 INSTEAD: Mapping[str, Callable[..., Any]] = {
     "executions.get_result": results.get_result,
     "executions.submit": submissions.submit,
+    "app.log.subscribe": following.follow_log,
+    "app.executions.events": following.follow_events,
+    "app.executions.frames": following.follow_frames,
 }
 """Operations that do more over HTTP than the method of the app."""
 
@@ -59,6 +62,11 @@ class Route(NamedTuple):
         is_union = typing.get_origin(self.answer) in (typing.Union, types.UnionType)
         kinds = typing.get_args(self.answer) if is_union else (self.answer,)
         return [each for each in kinds if each is not type(None)]
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the answer is items as they come."""
+        return typing.get_origin(self.answer) is AsyncIterator
 
     @property
     def wrapper(self) -> str:
@@ -113,6 +121,7 @@ def routes() -> Sequence[Route]:
             found.append(_route(operation, f"{namespace.attribute}.{method}", own, call))
     for method, operation in OF_THE_APP.items():
         found.append(_route(operation, method, getattr(App, method), functools.partial(_call_method, None, method)))
+    found += [_route(operation, name, None, following.follow_log) for name, operation in FOLLOWED.items()]
     return [route for route in found if route is not None]
 
 

@@ -40,6 +40,15 @@ class HttpServer:
             )
         )
 
+        self._api.drop = self._drop
+
+    def _drop(self, client: Any) -> None:
+        """Close the connection of a client, with what it has not taken."""
+        for each in [*self._server.server_state.connections]:
+            connection: Any = each
+            if connection.client == client and connection.transport is not None:
+                connection.transport.abort()
+
     async def run(self) -> None:
         """Serve until `stop`. Requests that wait for something are answered at once then; others may finish."""
         # Not `serve`, which handles signals itself: the process decides when this server stops.
