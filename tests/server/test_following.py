@@ -1,6 +1,7 @@
 """Server-sent events, over a socket."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -9,7 +10,8 @@ import httpx
 import pytest
 
 from flowfabric import App, Context
-from flowfabric.server import following
+from flowfabric.model import Options, Submission
+from flowfabric.server.pace import Pace
 from flowfabric.server.serving import HttpServer, listen
 from tests.given import until
 from tests.worker.scene import TIMEOUT, at_work
@@ -23,16 +25,29 @@ class Sent(NamedTuple):
     data: Any
 
 
+def started(app: App, **options: Any) -> tuple[HttpServer, asyncio.Task[None]]:
+    """A server of an open app, on a socket that buffers little."""
+    listening = listen("127.0.0.1", 0)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    server = HttpServer(app, listening, **options)
+    return server, asyncio.create_task(server.run())
+
+
+@asynccontextmanager
+async def serving(app: App, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the HTTP API of an open app, over a socket."""
+    server, running = started(app, **options)
+    async with httpx.AsyncClient(base_url=server.address, timeout=TIMEOUT) as client:
+        yield client
+    server.stop()
+    await running
+
+
 @pytest.fixture
 async def http(app: App) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the HTTP API on a socket; the app is open."""
-    async with app:
-        server = HttpServer(app, listen("127.0.0.1", 0))
-        running = asyncio.create_task(server.run())
-        async with httpx.AsyncClient(base_url=server.address, timeout=TIMEOUT) as client:
-            yield client
-            server.stop()
-            await running
+    """A client of the HTTP API; the app is open."""
+    async with app, serving(app) as client:
+        yield client
 
 
 @asynccontextmanager
@@ -126,21 +141,56 @@ async def test_what_cannot_be_followed_is_refused(http: httpx.AsyncClient, path:
     assert (answer.status_code, answer.json()["error"]) == refused
 
 
-async def test_a_client_that_leaves_and_a_server_that_stops_leave_no_reader_behind(
-    app: App, http: httpx.AsyncClient
-) -> None:
+async def test_a_client_that_leaves_leaves_no_reader_behind(app: App, http: httpx.AsyncClient) -> None:
     execution = await talking(app).submit()
     async with followed(http, f"/v1/executions/{execution.execution_id}/frames/follow"):
         await until(lambda: app.tails.waiting_count == 1)
     await until(lambda: app.tails.waiting_count == 0)
 
 
-async def test_a_heartbeat_keeps_a_quiet_connection_open(
-    app: App, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(vars(following), "HEARTBEAT", 0.01)
-    async with asyncio.timeout(TIMEOUT), http.stream("GET", "/v1/events/follow") as answer:
+async def test_a_server_that_stops_ends_what_is_followed(app: App) -> None:
+    async with app:
+        execution = await talking(app).submit()
+        server, running = started(app)
+        path = f"/v1/executions/{execution.execution_id}/frames/follow"
+        async with httpx.AsyncClient(timeout=TIMEOUT) as client, client.stream("GET", server.address + path) as answer:
+            await until(lambda: app.tails.waiting_count == 1)
+            server.stop()
+            said = await answer.aread()
+        await running
+
+    assert said == b"retry: 1000\n\n"
+
+
+async def test_a_quiet_connection_gets_heartbeats(app: App) -> None:
+    path = "/v1/events/follow"
+    async with app, serving(app, pace=Pace(heartbeat=0.01)) as client, client.stream("GET", path) as answer:
         lines = aiter(answer.aiter_lines())
         beats = [await anext(lines) for _ in range(6)]
 
     assert beats == ["retry: 1000", "", ": ", "", ": ", ""]
+
+
+async def test_a_client_that_takes_nothing_is_disconnected(app: App) -> None:
+    async with app:
+        many = Submission(options=Options(task="report"), payload=b"1", tags={"customer": "x" * 200})
+        await app.client.submit_many([many] * 2_000)
+        server, running = started(app, pace=Pace(taken=0.2))
+        writer = await slow(server.address, "/v1/events/follow?cursor=AgAAAAAAAAAA")
+        await until(lambda: len(server.connections) == 1)
+        await until(lambda: len(server.connections) == 0)
+        writer.close()
+        server.stop()
+        await running
+
+
+async def slow(address: str, path: str) -> asyncio.StreamWriter:
+    """A connection that sends a request, takes nothing of the answer, and buffers little of it."""
+    url = httpx.URL(address)
+    own = socket.socket()
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    own.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(own, (url.host, url.port))
+    _, writer = await asyncio.open_connection(sock=own, limit=1_024)
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+    return writer

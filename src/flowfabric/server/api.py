@@ -27,6 +27,7 @@ from flowfabric.ids import shown
 from flowfabric.server import answers, guard, openapi, refusals, requests, submissions
 from flowfabric.server.callers import LOCAL
 from flowfabric.server.following import ENDED, Following
+from flowfabric.server.pace import Pace
 from flowfabric.server.routes import Route, routes
 
 Scope = MutableMapping[str, Any]
@@ -36,8 +37,8 @@ Send = Callable[[Message], Awaitable[None]]
 Asked: TypeAlias = Request[Any, Any, Any]
 Answer: TypeAlias = Response[bytes]
 
+DEFAULT = Pace()
 JSON, LINES = "application/json", "application/x-ndjson"
-BODY_WITHIN = 30  # seconds
 ROOM = 65_536  # bytes of a body beside its payload
 MOST_BYTES = 8 * 1_048_576
 
@@ -50,8 +51,9 @@ class Api:
     lifespan if the server has one.
     """
 
-    def __init__(self, app: App, *, hosts: Collection[str] | None = None) -> None:
+    def __init__(self, app: App, *, hosts: Collection[str] | None = None, pace: Pace = DEFAULT) -> None:
         self.app = app
+        self.pace = pace
         self._hosts = hosts
         self._opening = asyncio.Lock()
         self._has_opened = False
@@ -201,16 +203,16 @@ async def _handle(api: Api, route: Route, request: Asked) -> Any:
     if route.is_read:
         given = _query(request, route)
     else:
-        body, media = await _body(request)
+        body, media = await _body(request, api.pace.body)
         if route.takes_body and (media == LINES or body.lstrip()[:1] == b"["):
             return _answer(await _submit_many(api.app, request, body, media))
         given = requests.decode(body, route.request)
         given = _with_key(request, given) if route.takes_body else given
     answering = route.run(api.app, {**route.arguments(path, given), **caller})
+    may_wait = route.is_followed or any(each.name == "wait" for each in route.parameters)
+    answer = await (api.until_gone(request, answering) if may_wait else answering)
     if route.is_followed:
-        return _Ongoing(Following(await answering, api.stopping, api.drop))
-    waits = any(each.name == "wait" for each in route.parameters)
-    answer = await (api.until_gone(request, answering) if waits else answering)
+        return _Ongoing(Following(answer, api.pace, api.stopping, api.drop))
     return _answer(answer, route.wrapper)
 
 
@@ -223,14 +225,14 @@ def _query(request: Asked, route: Route) -> msgspec.Struct:
     return requests.from_value(found, route.request)
 
 
-async def _body(request: Asked) -> tuple[bytes, str]:
+async def _body(request: Asked, within: float) -> tuple[bytes, str]:
     """The body and its media type. Raises `UnsupportedMediaType`, `BodyTooLarge`, `BodyTimedOut`."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
-        async with asyncio.timeout(BODY_WITHIN):
+        async with asyncio.timeout(within):
             body = await request.body()
     except TimeoutError:
-        raise BodyTimedOut(f"the body did not arrive within {BODY_WITHIN} s; send it again") from None
+        raise BodyTimedOut(f"the body did not arrive within {within:g} s; send it again") from None
     if media not in (JSON, LINES) and (body or media):
         raise UnsupportedMediaType(
             f"content type {shown(media)} is not supported; use {JSON}, which `curl --json` sends", media_type=media

@@ -18,12 +18,11 @@ from flowfabric.errors import FlowFabricError
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Event, EventFilter, Frame, Superseded, Trimmed
 from flowfabric.server import answers, refusals
+from flowfabric.server.pace import Pace
 
 Message = MutableMapping[str, Any]
 Item = Event | Frame | Superseded | Trimmed
 
-HEARTBEAT = 15.0  # seconds
-SENT_WITHIN = 30.0  # seconds in which a client must take what it is sent
 ENDED = "end"
 """The id of the last item: a client that connects again with it is answered that nothing follows."""
 
@@ -79,8 +78,11 @@ async def _nothing() -> AsyncIterator[Event]:
 class Following:
     """An ASGI app that sends items until they end, its client leaves or the server stops."""
 
-    def __init__(self, items: AsyncIterator[Any], stopping: asyncio.Event, drop: Callable[[Any], None]) -> None:
+    def __init__(
+        self, items: AsyncIterator[Any], pace: Pace, stopping: asyncio.Event, drop: Callable[[Any], None]
+    ) -> None:
         self._items = items
+        self._pace = pace
         self._stopping = stopping
         self._drop = drop
 
@@ -92,10 +94,10 @@ class Following:
     ) -> None:
         others = [asyncio.ensure_future(each) for each in (_gone(receive), self._stopping.wait())]
         try:
-            await _within(send({"type": "http.response.start", "status": 200, "headers": HEADERS}))
-            async for text in _texts(self._items, others):
-                await _within(send({"type": "http.response.body", "body": text, "more_body": True}))
-            await _within(send({"type": "http.response.body", "body": b""}))
+            await self._taken(send({"type": "http.response.start", "status": 200, "headers": HEADERS}))
+            async for text in _texts(self._items, others, self._pace.heartbeat):
+                await self._taken(send({"type": "http.response.body", "body": text, "more_body": True}))
+            await self._taken(send({"type": "http.response.body", "body": b""}))
         except TimeoutError:
             self._drop(scope.get("client"))
         finally:
@@ -103,20 +105,21 @@ class Following:
                 each.cancel()
             await asyncio.gather(*others, return_exceptions=True)
 
+    async def _taken(self, sending: Awaitable[None]) -> None:
+        """Wait until the client has taken what was sent before. Raises `TimeoutError` for a client that does not."""
+        async with asyncio.timeout(self._pace.taken):
+            await sending
 
-async def _within(sending: Awaitable[None]) -> None:
-    """Wait until the client has taken what was sent before. Raises `TimeoutError` for a client that does not."""
-    async with asyncio.timeout(SENT_WITHIN):
-        await sending
 
-
-async def _texts(items: AsyncIterator[Any], others: Sequence[asyncio.Future[Any]]) -> AsyncIterator[bytes]:
+async def _texts(
+    items: AsyncIterator[Any], others: Sequence[asyncio.Future[Any]], heartbeat: float
+) -> AsyncIterator[bytes]:
     """The lines to send: items, heartbeats between them, and how it ended."""
     yield b"retry: 1000\n\n"
     following = asyncio.ensure_future(anext(items))
     try:
         while True:
-            await asyncio.wait([following, *others], timeout=HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([following, *others], timeout=heartbeat, return_when=asyncio.FIRST_COMPLETED)
             if following.done():
                 yield _text(following.result())
                 following = asyncio.ensure_future(anext(items))

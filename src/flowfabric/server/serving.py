@@ -9,8 +9,9 @@ from typing import Any
 import uvicorn
 
 from flowfabric.app import App
-from flowfabric.server.api import Api
+from flowfabric.server.api import DEFAULT, Api
 from flowfabric.server.guard import LOOPBACK
+from flowfabric.server.pace import Pace
 
 DRAIN = 10  # seconds that requests may take to end after `stop`
 KEEP_ALIVE = 75  # seconds that an idle connection stays open
@@ -20,12 +21,14 @@ BACKLOG = 2_048
 class HttpServer:
     """Serves the HTTP API of an app on a port of this machine."""
 
-    def __init__(self, app: App, listening: socket.socket, *, hosts: Collection[str] = ()) -> None:
+    def __init__(
+        self, app: App, listening: socket.socket, *, hosts: Collection[str] = (), pace: Pace = DEFAULT
+    ) -> None:
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         self.address = _address(listening)
         self._socket = listening
         own = listening.getsockname()[0]
-        self._api: Any = Api(app, hosts=list(dict.fromkeys([*LOOPBACK, own, *hosts])))
+        self._api: Any = Api(app, hosts=list(dict.fromkeys([*LOOPBACK, own, *hosts])), pace=pace)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 self._api,
@@ -42,10 +45,14 @@ class HttpServer:
 
         self._api.drop = self._drop
 
+    @property
+    def connections(self) -> Collection[Any]:
+        """The connections that are open."""
+        return [*self._server.server_state.connections]
+
     def _drop(self, client: Any) -> None:
         """Close the connection of a client, with what it has not taken."""
-        for each in [*self._server.server_state.connections]:
-            connection: Any = each
+        for connection in self.connections:
             if connection.client == client and connection.transport is not None:
                 connection.transport.abort()
 

@@ -4,15 +4,19 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import msgspec
 import pytest
 
+from flowfabric import App
+from flowfabric.cli.serving import serving_anywhere
 from tests.cli.conftest import Run
 from tests.worker.scene import TIMEOUT, ends, until, written
 
@@ -70,6 +74,22 @@ async def test_a_file_of_ten_lines_becomes_a_running_execution(dev: asyncio.subp
     assert banner[4].endswith(" hello")
     assert re.search(r"http://127\.0\.0\.1:\d+$", banner[6])
     assert ' ff submit hello \'{"name": "..."}\' --app hello.py:app ' in banner[7]
+
+
+async def test_it_serves_the_http_api_also_if_its_port_is_taken(
+    dev: asyncio.subprocess.Process, tmp_path: Path
+) -> None:
+    address = (await lines(dev, 8))[6].split()[-1]
+    async with httpx.AsyncClient(base_url=address, timeout=TIMEOUT) as client:
+        answer = await client.post("/v1/executions", json={"task": "hello", "payload": {"name": "world"}})
+        result = await client.get(f"/v1/executions/{answer.json()['execution_id']}/result?wait=30s")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        elsewhere = serving_anywhere(App(), port)
+
+    assert result.json()["result"] == "hello world"
+    assert elsewhere.address.startswith("http://127.0.0.1:")
+    assert not elsewhere.address.endswith(f":{port}")
 
 
 async def test_other_commands_use_its_postgres_and_start_their_own_without_it(
