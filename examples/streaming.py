@@ -91,8 +91,8 @@ async def tell() -> None:
             async for frame in execution.frames():
                 if isinstance(frame, Superseded):
                     page.replace(frame)
-                    continue
-                page.add(frame)
+                elif isinstance(frame, Frame):
+                    page.add(frame)
                 if "twice a day" in page.text and not was_killed:
                     worker.kill()  # kill -9, in the middle of a sentence
                     await worker.wait()

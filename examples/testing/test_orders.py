@@ -75,9 +75,11 @@ async def test_a_receipt_is_shown_while_it_is_written(app_worker):
     await app_worker(app)
     receipt = await write_receipt.submit("ada", [30, 12])
 
-    shown = [frame.text async for frame in receipt.frames() if frame.kind == "stdout"]
+    shown = [frame.text or "" async for frame in receipt.frames() if frame.kind == "stdout"]
     assert "".join(shown) == "receipt for ada\n30\n12\n"
-    assert (await receipt.progress()).percent == 100
+    progress = await receipt.progress()
+    assert progress is not None
+    assert progress.percent == 100
 
 
 def test_no_line_of_a_receipt_is_shown_twice_when_it_is_retried(app_worker, clock, monkeypatch):
@@ -89,5 +91,5 @@ def test_no_line_of_a_receipt_is_shown_twice_when_it_is_retried(app_worker, cloc
     receipt = app_worker(app)(write_receipt).submit("ada", [30, 12])
     clock.advance("2m")
 
-    shown = [frame.text for frame in receipt.frames(attempts="valid") if frame.kind == "stdout"]
+    shown = [frame.text or "" for frame in receipt.frames(attempts="valid") if frame.kind == "stdout"]
     assert "".join(shown) == "receipt for ada\n30\n12\n"

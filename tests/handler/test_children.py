@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowfabric import App, ChildFailed, Context, Execution, ExecutionFailed, SyncContext
+from flowfabric import App, Child, ChildFailed, Context, Execution, ExecutionFailed, SyncContext
 from flowfabric.app.tasks import Task
 from flowfabric.engine import children, executions
 from flowfabric.ids import ExecutionId
@@ -344,8 +344,8 @@ async def test_all_settled_returns_the_outcome_of_every_child_and_raises_nothing
 
     @app.task
     async def parent(ctx: Context) -> list[str]:
-        children = [await ctx.submit(square, 3), await ctx.submit(fail), await ctx.submit(wait)]
-        outcomes = await ctx.all_settled(*(child.result() for child in children))
+        asked: list[Child[Any]] = [await ctx.submit(square, 3), await ctx.submit(fail), await ctx.submit(wait)]
+        outcomes = await ctx.all_settled(*(child.result() for child in asked))
         return [each.state if isinstance(each, ChildFailed) else str(each) for each in outcomes]
 
     async with working(app, lanes=["default"]):

@@ -57,6 +57,7 @@ from flowfabric.model import (
     Submission,
     Summary,
     Superseded,
+    Trimmed,
 )
 from flowfabric.testing import Clock
 from flowfabric.testing.engine import Engine
@@ -272,6 +273,9 @@ async def follow(execution: Execution[list[str]], sync: SyncExecution[float]) ->
         if isinstance(frame, Superseded):
             assert_type(frame, Superseded)
             continue
+        if isinstance(frame, Trimmed):
+            assert_type(frame, Trimmed)
+            continue
         assert_type(frame, Frame)
         assert_type(frame.text, str | None)
     assert_type(await execution.summary(), StreamSummary | None)
@@ -280,7 +284,7 @@ async def follow(execution: Execution[list[str]], sync: SyncExecution[float]) ->
         assert_type(step, StepSummary)
     assert_type(list(sync.steps()), list[StepSummary])
     for frame in sync.frames():
-        assert_type(frame, Frame | Superseded)
+        assert_type(frame, Frame | Superseded | Trimmed)
 
 
 async def operate_from_the_app(sync: SyncApp) -> None:

@@ -94,11 +94,11 @@ def _unused(slots: Slots, claimed: Sequence[object]) -> str:
     return msgspec.json.encode(fields).decode()
 
 
-def _whole(number: int, field: str) -> int:
+def _whole(number: object, field: str) -> int:
     """JSON has no NaN: it would become null, which is no limit."""
-    if not isinstance(number, int) or not 0 <= number < 1 << 31:
-        raise InvalidLimit(f"{field} {number!r:.82} is invalid; use a whole number, 0 or more")
-    return number
+    if isinstance(number, int) and 0 <= number < 1 << 31:
+        return number
+    raise InvalidLimit(f"{field} {number!r:.82} is invalid; use a whole number, 0 or more")
 
 
 def _split(rows: Sequence[Row]) -> tuple[list[Row], list[Claim]]:
