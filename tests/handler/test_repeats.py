@@ -1,19 +1,21 @@
 """Repeats: whatever interrupts a handler, a reader sees each of its frames once and in order."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Literal, NamedTuple
 
-import msgspec
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import given as for_any
 from hypothesis import strategies as st
 
-from flowfabric import App, Context
+from flowfabric import App, Context, Execution
 from flowfabric.engine import claims, waits
 from flowfabric.ids import ExecutionId
-from flowfabric.model import Fence
+from flowfabric.model import Fence, Frame, Superseded
 from flowfabric.worker.leased import LeasedCalls
 from flowfabric.worker.observer import Nobody
 from flowfabric.worker.reports import Reports
@@ -25,23 +27,36 @@ from tests.given import Given
 
 HOUR = timedelta(hours=1)
 
+log = logging.getLogger("play")
+
+
+@pytest.fixture(autouse=True)
+def everything() -> Iterator[None]:
+    log.setLevel(logging.INFO)
+    yield
+    log.setLevel(logging.NOTSET)
+
 
 class Act(NamedTuple):
-    """What a handler does, and how often inside a step."""
+    """What a handler does, and how often inside a step. Two steps beside each other are not interrupted."""
 
-    kind: Literal["frame", "write", "step", "sleep", "wait"]
+    kind: Literal["frame", "write", "log", "progress", "step", "thread", "both", "sleep", "wait"]
     times: int
 
 
 class Interruption(NamedTuple):
     """The end of a run in the middle: after so many acts that are not repeated."""
 
-    how: Literal["crash", "fail"]
+    how: Literal["crash", "fail", "stop"]
     after: int
 
 
-ACTS = st.builds(Act, st.sampled_from(["frame", "write", "step", "step", "sleep", "wait"]), st.integers(0, 3))
-INTERRUPTIONS = st.builds(Interruption, st.sampled_from(["crash", "fail"]), st.integers(0, 8))
+ACTS = st.builds(
+    Act,
+    st.sampled_from(["frame", "write", "log", "progress", "step", "step", "thread", "both", "sleep", "wait"]),
+    st.integers(0, 3),
+)
+INTERRUPTIONS = st.builds(Interruption, st.sampled_from(["crash", "fail", "stop"]), st.integers(0, 8))
 
 
 class Leases:
@@ -65,13 +80,14 @@ class Play:
         self.acts = acts
         self.interruptions = [*interruptions]
         self.acted = 0
+        self.is_stopped = False
         leased = LeasedCalls(app, Leases(), lease=30, lose=lambda _: None)
         self.threads = Threads()
         self.reports = Reports(
             app, leased, threads=self.threads, running=Running(), observer=Nobody(), due=lambda _: None
         )
 
-        @app.task(retries=100, backoff="1ms", policy={"max_reclaim_count": 100})
+        @app.task(retries=100, backoff="1ms", policy={"max_reclaim_count": 100}, capture_logs=True)
         async def play(ctx: Context) -> None:
             await self.handler(ctx)
 
@@ -79,25 +95,37 @@ class Play:
 
     async def handler(self, ctx: Context) -> None:
         self.acted = 0
-        out = ctx.stream("out")
         for number, act in enumerate(self.acts):
             await self.maybe_interrupted()
-            await self.act(ctx, out, number, act)
+            await self.act(ctx, number, act)
         await self.maybe_interrupted()
 
-    async def act(self, ctx: Context, out: Any, number: int, act: Act) -> None:
-        async def step() -> None:
+    async def act(self, ctx: Context, number: int, act: Act) -> None:
+        async def step(name: str) -> None:
             for time in range(act.times):
-                await out.write(f"{number}.{time} ")
-                await self.maybe_interrupted()
+                await ctx.stream(name).write(f"{number}.{time} ")
+                if act.kind == "step":
+                    await self.maybe_interrupted()
+
+        def log_in_thread() -> None:
+            for time in range(act.times):
+                log.info("%d.%d ", number, time)
 
         match act.kind:
             case "frame":
                 await ctx.append_frame("out", f"{number} ")
             case "write":
-                await out.write(f"{number} ")
+                await ctx.stream("out").write(f"{number} ")
+            case "log":
+                log.info("%d ", number)
+            case "progress":
+                await ctx.progress(number, str(act.times))
             case "step":
-                await ctx.step("step", step)
+                await ctx.step("step", step, "out")
+            case "thread":
+                await ctx.step("thread", log_in_thread)
+            case "both":
+                await asyncio.gather(ctx.step("left", step, "left"), ctx.step("right", step, "right"))
             case "sleep":
                 await ctx.sleep(HOUR)
             case "wait":
@@ -106,52 +134,65 @@ class Play:
     async def maybe_interrupted(self) -> None:
         self.acted += 1
         if self.interruptions and self.acted > self.interruptions[0].after:
-            if self.interruptions.pop(0).how == "fail":
+            interruption = self.interruptions.pop(0)
+            if interruption.how == "fail":
                 raise ConnectionError("down")
-            running = asyncio.current_task()
-            assert running is not None
-            running.cancel()
-            await asyncio.sleep(0)
+            self.is_stopped = interruption.how == "stop"
+            self.running.cancel()
+            await asyncio.Event().wait()
 
     async def runs(self, execution_id: ExecutionId) -> None:
-        """Run the execution until it has ended; after a crash its lease expires, and what was not sent is lost."""
+        """Run the execution until it has ended.
+
+        After a crash its lease expires, and what was not sent is lost. A worker that is stopped releases it.
+        """
         for _ in range(60):
             await self.given.time_passes(hours=1, minutes=1)
             await claims.expire_leases(self.given.conn)
             await waits.time_out_waits(self.given.conn)
             for claim in await self.given.claim():
                 context = Context(self.reports, claim, await self.reports.read_journal(claim))
-                outcome = await asyncio.create_task(run(self.task, claim, context, self.threads))
-                if isinstance(outcome, Lost) and (sending := context._output._sending) is not None:
+                self.is_stopped = False
+                self.running = asyncio.create_task(run(self.task, claim, context, self.threads))
+                outcome = await self.running
+                if isinstance(outcome, Lost) and self.is_stopped:
+                    await self.reports.requeue(claim)
+                elif isinstance(outcome, Lost) and (sending := context._output._sending) is not None:
                     sending.cancel()
                 await self.reports.report(claim, outcome)
             if await self.given.state(execution_id) == "completed":
                 return
         raise AssertionError("the execution does not end")
 
-    def expected(self) -> str:
-        """What a reader of an uninterrupted run sees."""
-        steps = {number: range(act.times) for number, act in enumerate(self.acts) if act.kind == "step"}
-        shown = {number: f"{number} " for number, act in enumerate(self.acts) if act.kind in ("frame", "write")}
-        shown |= {number: "".join(f"{number}.{time} " for time in times) for number, times in steps.items()}
-        return "".join(text for _, text in sorted(shown.items()))
+    def expected(self) -> dict[str, str]:
+        """What a reader of an uninterrupted run sees, by the type of the frames."""
+        shown: defaultdict[str, str] = defaultdict(str)
+        for number, act in enumerate(self.acts):
+            texts = [f"{number}.{time} " for time in range(act.times)]
+            match act.kind:
+                case "frame" | "write":
+                    shown["out"] += f"{number} "
+                case "log":
+                    shown["log"] += f"INFO play: {number} \n"
+                case "step":
+                    shown["out"] += "".join(texts)
+                case "thread":
+                    shown["log"] += "".join(f"INFO play: {text}\n" for text in texts)
+                case "both":
+                    shown["left"] += "".join(texts)
+                    shown["right"] += "".join(texts)
+        return {name: text for name, text in shown.items() if text}
 
 
-async def seen(given: Given, execution_id: ExecutionId) -> str:
-    """What a reader has seen in the end: of a replaced attempt, what came before the last entry of its journal."""
-    rows = await given.rows(
-        """
-        select f.payload from flowfabric.frames f
-        join flowfabric.streams s on s.execution = f.execution and s.attempt = f.attempt
-        where f.execution = $1
-          and (f.attempt = (select e.attempt from flowfabric.executions e where e.id = f.execution) or f.at <= (
-               select max(j.at) from flowfabric.executions e cross join lateral flowfabric._journal(e.partition, e.id) j
-               where e.id = f.execution and j.at <= s.closed_at))
-        order by f.attempt, f.ms, f.seq
-        """,
-        execution_id.uuid,
-    )
-    return "".join(msgspec.json.decode(row["payload"], type=str) for row in rows)
+async def seen(execution: Execution[Any], attempts: Literal["valid", "all"]) -> dict[str, str]:
+    """What a reader has seen in the end, by the type of the frames: without what a mark has told it to forget."""
+    kept: list[Frame] = []
+    async for frame in execution.frames(attempts=attempts):
+        if isinstance(frame, Superseded):
+            kept = [old for old in kept if frame.keeps(old)]
+        elif isinstance(frame, Frame) and frame.text is not None:
+            kept.append(frame)
+    return {name: "".join(it.text or "" for it in kept if it.type == name) for name in {it.type for it in kept}}
 
 
 @settings(
@@ -166,8 +207,11 @@ async def test_a_reader_sees_each_frame_once_whatever_interrupts_the_handler(
     async with App(url=app.config.url) as fresh:
         play = Play(fresh, given, acts, interruptions)
         execution = await play.task.submit()
+        live = asyncio.create_task(seen(execution, "valid"))
 
         await play.runs(execution.execution_id)
 
-        assert await seen(given, execution.execution_id) == play.expected()
+        assert await live == play.expected()
+        assert await seen(execution, "valid") == play.expected()
+        assert await seen(execution, "all") == play.expected()
         await play.reports.close()

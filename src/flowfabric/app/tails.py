@@ -18,6 +18,7 @@ from flowfabric.engine import streams
 from flowfabric.errors import FlowFabricError, InvalidLimit, ShuttingDown, StreamDisconnected
 from flowfabric.ids import ExecutionId
 from flowfabric.model import Frame, FrameMode, FramePage, Superseded, Tail, Trimmed
+from flowfabric.model.streams import SUPERSEDED
 from flowfabric.postgres.backoff import Backoff
 from flowfabric.postgres.notify import Notification, Notifier
 
@@ -204,15 +205,16 @@ class Follower:
             if trimmed is not None and not page.frames:
                 self._after = trimmed.last_id
                 yield trimmed
-            for frame in page.frames:
+            for frame in _without_void(page.frames, self._after) if self._attempts == "valid" else page.frames:
                 if skips and not _is_valid(frame.id, last_id):
                     break
                 if trimmed is not None and frame.mode is FrameMode.DURABLE:
                     yield trimmed
                     trimmed = None
                 self._after = frame.id
-                yield frame
+                yield _mark(frame) if frame.type == SUPERSEDED else frame
             else:
+                self._after = page.frames[-1].id if page.frames else self._after
                 if page.next is not None or attempt is None:
                     self._known = None
                     continue
@@ -255,6 +257,24 @@ def _state(page: FramePage) -> tuple[object, ...]:
 def _is_valid(frame_id: str, last_id: str | None) -> bool:
     """Whether a frame stays valid, given the last one that does; `0-0` is before the first frame."""
     return cursors.parse_frame_cursor(frame_id) <= cursors.parse_frame_cursor(last_id or "0-0")
+
+
+def _mark(frame: Frame) -> Superseded:
+    """Read the mark of a run that was interrupted inside its attempt."""
+    return Superseded(attempt=frame.attempt, by=frame.attempt, last_id=frame.data["last_id"], id=frame.id)
+
+
+def _without_void(frames: Sequence[Frame], seen: str) -> Sequence[Frame]:
+    """Leave out the frames that a mark among them voids, and the mark unless the reader has seen void ones before."""
+    kept: list[Frame] = []
+    for frame in frames:
+        if frame.type == SUPERSEDED:
+            mark = _mark(frame)
+            kept = [old for old in kept if mark.keeps(old)]
+            if _is_valid(seen, mark.last_id):
+                continue
+        kept.append(frame)
+    return kept
 
 
 def _shutting_down() -> ShuttingDown:

@@ -36,7 +36,7 @@ class Screen:
         if self._as_json:
             click.echo(formatting.json(document(found)))
         elif isinstance(found, Superseded):
-            self._line(f"-- attempt {found.by} replaces attempt {found.attempt}{_dropped(found)} --", err=True)
+            self._line(f"-- {_replaced(found)}{_dropped(found)} --", err=True)
         elif isinstance(found, Trimmed):
             self._line(f"-- older output of attempt {found.attempt} has been deleted: retention --", err=True)
         elif found.mode is FrameMode.SUMMARY:
@@ -90,6 +90,12 @@ class Screen:
         if self._is_in_line:
             click.echo(err=self._is_error)
             self._is_in_line = False
+
+
+def _replaced(found: Superseded) -> str:
+    if found.by == found.attempt:
+        return f"attempt {found.attempt} was interrupted and runs again"
+    return f"attempt {found.by} replaces attempt {found.attempt}"
 
 
 def _dropped(found: Superseded) -> str:

@@ -23,14 +23,13 @@ from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.waits import Leaving
 from flowfabric.ids import shown
 from flowfabric.model import Appended, Claim, FrameToAppend, JournalEntry
-from flowfabric.model.streams import BINARY, JSON
+from flowfabric.model.streams import BINARY, JSON, SUPERSEDED
 
 log = logging.getLogger("flowfabric.handler")
 
 FRAME_LIMIT = 65_536
 MOST_BYTES = 4 * FRAME_LIMIT  # that wait for a call in flight; then writers wait
 MOST_FRAMES = 1_000
-SUPERSEDED = "superseded"
 
 GONE = (Fenced, ExecutionNotFound, ShuttingDown)
 """Errors after which no frame of the run will be accepted."""

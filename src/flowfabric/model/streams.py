@@ -11,6 +11,7 @@ from flowfabric.ids import ExecutionId
 from flowfabric.model.claims import Fence
 
 JSON, BINARY = "json", "binary"
+SUPERSEDED = "superseded"
 
 
 class FrameKind(StrEnum):
@@ -95,22 +96,26 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Superseded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A mark between the frames of two attempts: another attempt has replaced this one.
+    """A mark: what was put out after `last_id` is put out again, so forget it.
 
-    What the attempt has put out up to `last_id` stays valid, because the step that it led to was saved. Forget the
-    rest: the next attempt puts it out again.
+    It stands between two attempts, or inside one whose run was interrupted, as by a worker that stops. What comes up to
+    `last_id` stays valid, because the step that it led to was saved.
     """
 
     attempt: int
     by: int
-    """The attempt that replaces it."""
+    """The attempt that puts it out again; the same one if its run was only interrupted."""
     last_id: str | None = None
     """The id of the last frame that stays valid; `None` if no frame does."""
+    id: str = "0-0"
+    """The id of the mark in the attempt `by`; `0-0` is before its first frame."""
     kind: Literal["superseded"] = "superseded"
 
     def keeps(self, frame: Frame) -> bool:
-        """Whether a frame stays valid: one of another attempt, or up to `last_id`."""
-        return frame.attempt != self.attempt or _place(frame.id) <= _place(self.last_id or "0-0")
+        """Whether a frame stays valid: one of another attempt, or up to `last_id`, or after this mark."""
+        if frame.attempt != self.attempt or _place(frame.id) <= _place(self.last_id or "0-0"):
+            return True
+        return self.by == self.attempt and _place(frame.id) >= _place(self.id)
 
     @property
     def text(self) -> None:
@@ -119,7 +124,7 @@ class Superseded(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def cursor(self) -> str:
         """Where a reader continues after this mark."""
-        return f"{self.by}:0-0"
+        return f"{self.by}:{self.id}"
 
 
 class Trimmed(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -218,7 +218,7 @@ async def test_numbers_begin_again_with_each_epoch(given: Given) -> None:
 
     assert (await streams.append_frame(given.conn, frame(resumed, b"2", number=1))).outcome == "appended"
     assert resumed.attempt.number == 1
-    assert await payloads(given.conn, claim.execution_id) == [b"1", b"2"]
+    assert [text for text in await payloads(given.conn, claim.execution_id) if b"last_id" not in text] == [b"1", b"2"]
 
 
 async def test_without_numbers_a_repeat_appends_again(given: Given) -> None:

@@ -41,6 +41,10 @@ begin
         perform flowfabric._open_streams(append_frames.partitions, append_frames.ids, append_frames.attempts,
                                          judged.missing);
     end if;
+    if judged.resumed is not null then
+        perform flowfabric._void_frames(append_frames.partitions, append_frames.ids, append_frames.epochs,
+                                        append_frames.attempts, judged.resumed, now);
+    end if;
     if 'summary' = any (append_frames.modes) then
         faults := flowfabric._apply_patches(
             append_frames.partitions, append_frames.ids, append_frames.attempts, append_frames.payloads,
@@ -61,11 +65,13 @@ end $$;
 -- Check the frames of a call, whose fences the caller has checked, and find those that have been appended before.
 --
 --   refuses  fence_required, as a value
---   returns  per frame its fault, and whether it is a repeat; and the fences whose streams do not exist yet
+--   returns  per frame its fault, and whether it is a repeat; the fences whose streams do not exist yet, and those that
+--            append for the first time to a stream of an earlier run
 create or replace function flowfabric._judge_frames(
     partitions int[], ids uuid[], epochs bigint[], attempts int[], fence_faults jsonb[], payloads bytea[],
     fences_of int[], numbers bigint[], kinds text[], types text[], encodings text[], correlation_ids text[],
-    modes text[], ttls_ms bigint[], payload_limit int, out faults jsonb[], out repeats boolean[], out missing int[])
+    modes text[], ttls_ms bigint[], payload_limit int, out faults jsonb[], out repeats boolean[], out missing int[],
+    out resumed int[])
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -73,7 +79,8 @@ declare
 begin
     -- A stream that is only left to be removed belonged to a removed execution of the same id.
     select array_agg(case when s.epoch = x.epoch then s.number else 0 end order by x.fence) as numbers,
-           array_agg(s.execution is not null order by x.fence) as exist
+           array_agg(s.execution is not null order by x.fence) as exist,
+           array_agg(s.epoch < x.epoch order by x.fence) as resume
     into known
     from unnest(_judge_frames.partitions, _judge_frames.ids, _judge_frames.attempts, _judge_frames.epochs)
          with ordinality as x (partition, id, attempt, epoch, fence)
@@ -97,8 +104,9 @@ begin
         where x.item <= cardinality(_judge_frames.payloads)
     )
     select array_agg(j.fault order by j.item), array_agg(j.is_repeat order by j.item),
-           array_agg(distinct j.fence) filter (where j.fault is null and not known.exist[j.fence])
-    into faults, repeats, missing
+           array_agg(distinct j.fence) filter (where j.fault is null and not known.exist[j.fence]),
+           array_agg(distinct j.fence) filter (where j.fault is null and j.number > 0 and known.resume[j.fence])
+    into faults, repeats, missing, resumed
     from (
         select j.*, j.fault is null and coalesce(j.number <= greatest(known.numbers[j.fence], max(
                         case when j.fault is null then j.number end) over (
@@ -137,6 +145,8 @@ language sql stable as $$
         when _frame_fault.number < 1 then
             flowfabric._fault('invalid_frame', format('number %s is invalid; use a whole number from 1',
                                                       _frame_fault.number), '{"field": "number"}')
+        when _frame_fault.type = 'superseded' then
+            flowfabric._fault('invalid_frame', 'type superseded is reserved; use another one', '{"field": "type"}')
         when octet_length(_frame_fault.type) not between 1 and 128 then
             flowfabric._length_fault('invalid_frame', 'type', _frame_fault.type, 1, 128, 'type')
         when octet_length(_frame_fault.encoding) not between 1 and 64 then
@@ -182,4 +192,42 @@ begin
     update flowfabric.tickets t set ties = true
     from unnest(fresh.partitions, fresh.ids) as x (partition, id)
     where t.partition = any (array[x.partition]) and t.id between x.id and x.id and t.ties is null;
+end $$;
+
+-- Append a frame of type `superseded` to streams in which a run has left frames after the last entry of the journal,
+-- and did not end the attempt: its worker was stopped, for example. The run that appends next puts them out again.
+-- The caller has locked the tickets.
+create or replace function flowfabric._void_frames(
+    partitions int[], ids uuid[], epochs bigint[], attempts int[], fences int[], now timestamptz)
+returns void
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    void record;
+begin
+    select array_agg(x.fence order by x.fence) as fences,
+           array_agg(convert_to(json_build_object('last_id', v.ms || '-' || v.seq)::text, 'utf8')
+                     order by x.fence) as payloads,
+           count(*)::int as frames
+    into void
+    from unnest(_void_frames.fences) as x (fence)
+    cross join lateral (
+        select max(j.at) as at
+        from flowfabric._journal(_void_frames.partitions[x.fence], _void_frames.ids[x.fence]) j offset 0) j
+    left join lateral (
+        select f.ms, f.seq from flowfabric.frames f
+        where f.partition = _void_frames.partitions[x.fence] and f.execution = _void_frames.ids[x.fence]
+          and f.attempt = _void_frames.attempts[x.fence] and f.at <= j.at
+        order by f.ms desc, f.seq desc limit 1) v on true
+    where exists (
+        select from flowfabric.frames f
+        where f.partition = _void_frames.partitions[x.fence] and f.execution = _void_frames.ids[x.fence]
+          and f.attempt = _void_frames.attempts[x.fence] and (f.ms, f.seq) > (coalesce(v.ms, 0), coalesce(v.seq, -1))
+          and f.mode <> 'summary');
+    if void.frames > 0 then
+        perform flowfabric._write_frames(
+            _void_frames.partitions, _void_frames.ids, _void_frames.epochs, _void_frames.attempts, void.payloads,
+            void.fences, null, null, array_fill('superseded'::text, array[void.frames]), null, null, null, null, null,
+            array_fill(false, array[void.frames]), _void_frames.now);
+    end if;
 end $$;
