@@ -183,6 +183,9 @@ class Play:
                     shown["right"] += "".join(texts)
         return {name: text for name, text in shown.items() if text}
 
+    def last_progress(self) -> float | None:
+        return max((number for number, act in enumerate(self.acts) if act.kind == "progress"), default=None)
+
 
 async def seen(execution: Execution[Any], attempts: Literal["valid", "all"]) -> dict[str, str]:
     """What a reader has seen in the end, by the type of the frames: without what a mark has told it to forget."""
@@ -214,4 +217,6 @@ async def test_a_reader_sees_each_frame_once_whatever_interrupts_the_handler(
         assert await live == play.expected()
         assert await seen(execution, "valid") == play.expected()
         assert await seen(execution, "all") == play.expected()
+        progress = await execution.progress()
+        assert (progress and progress.percent) == play.last_progress()
         await play.reports.close()

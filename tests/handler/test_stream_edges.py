@@ -18,7 +18,6 @@ from tests.handler.test_stopping import shown
 from tests.worker.scene import cut, worker_process, written
 
 TASKS = """
-import asyncio
 from flowfabric import App, Context
 
 app = App()
@@ -29,7 +28,7 @@ async def report(ctx: Context) -> None:
         async with ctx.stream("answer") as out:
             for number in range(200):
                 await out.write(f"{number} ")
-                await asyncio.sleep(0.01)
+                await out.flush()
 
     await ctx.step("write", write)
 """

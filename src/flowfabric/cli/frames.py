@@ -1,5 +1,6 @@
 """Frames on a terminal: text as it comes, other frames on lines of their own, and a progress bar."""
 
+import codecs
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +10,10 @@ import click
 from flowfabric.cli import formatting
 from flowfabric.cli.errors import JSON
 from flowfabric.model import Frame, FrameKind, FrameMode, Superseded, Trimmed
+from flowfabric.model.streams import BINARY
 
 CLEAR = "\r\x1b[K"
+UTF_8 = codecs.getincrementaldecoder("utf-8")
 
 
 def document(found: Frame | Superseded | Trimmed) -> Mapping[str, object]:
@@ -30,6 +33,7 @@ class Screen:
         self._is_error = False
         self._bar = ""
         self._draws = sys.stderr.isatty()
+        self._decoders: dict[tuple[int, str], codecs.IncrementalDecoder] = {}  # of bytes, by attempt and type
 
     def write(self, found: Frame | Superseded | Trimmed) -> None:
         """Write one frame."""
@@ -41,8 +45,8 @@ class Screen:
             self._line(f"-- older output of attempt {found.attempt} has been deleted: retention --", err=True)
         elif found.mode is FrameMode.SUMMARY:
             self._summarize(found)
-        elif found.text is not None and found.kind in (FrameKind.STDOUT, FrameKind.STDERR):
-            self._text(found.text, err=found.kind is FrameKind.STDERR)
+        elif found.kind in (FrameKind.STDOUT, FrameKind.STDERR) and (text := self._read(found)) is not None:
+            self._text(text, err=found.kind is FrameKind.STDERR)
         else:
             self._line(f"{formatting.printable(found.type)}  {_shown(found)}")
 
@@ -50,6 +54,13 @@ class Screen:
         """Leave the cursor at the beginning of a line."""
         self._clear()
         self._break()
+
+    def _read(self, found: Frame) -> str | None:
+        """Read the text of a frame; bytes too, such as the output of a process, whose frames may divide a character."""
+        if found.encoding != BINARY:
+            return found.text
+        decoder = self._decoders.setdefault((found.attempt, found.type), UTF_8(errors="replace"))
+        return decoder.decode(found.payload)
 
     def _text(self, text: str, *, err: bool) -> None:
         self._clear()

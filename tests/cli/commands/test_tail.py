@@ -98,3 +98,16 @@ async def test_a_tail_can_be_interrupted(start: Start, given: Given) -> None:
         await process.communicate()
     await until(lambda: process.returncode is not None)
     assert process.returncode == 130
+
+
+async def test_bytes_of_a_process_are_printed_as_text_even_if_frames_divide_a_character(
+    here: Run, given: Given
+) -> None:
+    claim = await given.claimed()
+    pieces = [b"caf\xc3", b"\xa9 \xf0\x9f", b"\x92\xa1 \xff", b"!\n"]
+    await appended(given.conn, claim, *pieces, kind="stdout", type="process", encoding="binary")
+    await appended(given.conn, claim, b"\x89PNG", kind="blob", type="image", encoding="binary")
+    await attempts.complete(given.conn, claim.fence)
+
+    _, out, _ = await here(f"executions tail {claim.execution_id}")
+    assert out == "café 💡 \ufffd!\nimage  binary, 4 bytes\n"

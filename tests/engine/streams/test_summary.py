@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from flowfabric.engine import attempts, claims, streams
+from flowfabric.engine import attempts, claims, steps, streams
 from flowfabric.errors import InvalidPatch
-from flowfabric.model import Appended, StreamSummary
+from flowfabric.model import Appended, Claim, FailureClass, Step, StreamSummary
 from tests.engine.streams.scene import appended, frame, patch, payloads
 from tests.given import Given
 from tests.sources import TESTS
@@ -187,3 +187,45 @@ async def test_text_frames_do_not_touch_the_summary(given: Given) -> None:
     await appended(given.conn, claim, b'{"a": 1}')
 
     assert await streams.read_summary(given.conn, claim.execution_id) is None
+
+
+async def saved(given: Given, claim: Claim) -> None:
+    await steps.save_step(given.conn, Step(fence=claim.fence, name="one", occurrence=1, result=b"1"))
+
+
+async def retried(given: Given, claim: Claim) -> Claim:
+    await attempts.fail(given.conn, claim.fence, "down", class_=FailureClass.TRANSIENT)
+    await given.time_passes(minutes=5)
+    [again] = await given.claim()
+    return again
+
+
+async def test_a_retry_that_does_not_repeat_what_is_saved_begins_with_the_summary_of_the_attempt_before(
+    given: Given,
+) -> None:
+    claim = await given.claimed(policy={"retry": {"max_retries": 3}})
+    await streams.append_frame(given.conn, patch(claim, b'{"files": {"a": "done"}, "progress": 40}'))
+    await saved(given, claim)
+    again = await retried(given, claim)
+    before = await streams.read_summary(given.conn, claim.execution_id)
+    answer = await streams.append_frame(given.conn, patch(again, b'{"progress": 60}'))
+    after = await streams.read_summary(given.conn, claim.execution_id)
+
+    assert before is not None
+    assert (before.attempt, before.document) == (1, {"files": {"a": "done"}, "progress": 40})
+    assert after is not None
+    assert (after.attempt, after.document) == (2, {"files": {"a": "done"}, "progress": 60})
+    assert (answer.summary_version, after.version) == (1, 1)
+    assert await streams.read_summary(given.conn, claim.execution_id, attempt=3) is None
+
+
+async def test_a_retry_that_repeats_everything_begins_with_an_empty_summary(given: Given) -> None:
+    claim = await given.claimed(policy={"retry": {"max_retries": 3}})
+    await streams.append_frame(given.conn, patch(claim, b'{"files": {"a": "done"}}'))
+    again = await retried(given, claim)
+
+    assert await streams.read_summary(given.conn, claim.execution_id) is None
+    await streams.append_frame(given.conn, patch(again, b'{"progress": 0}'))
+    summary = await streams.read_summary(given.conn, claim.execution_id)
+    assert summary is not None
+    assert summary.document == {"progress": 0}

@@ -159,7 +159,8 @@ $$;
 
 -- Create the streams of these attempts, whose tickets the caller has locked, and mark the tickets, so that the end of
 -- the execution closes the streams. What is kept is decided by the policy of the execution, then by its lane. What is
--- left of a removed execution with the same id is deleted first.
+-- left of a removed execution with the same id is deleted first. A summary begins with that of the attempt before, if
+-- the journal has entries: the run does not repeat the patches that came before them.
 create or replace function flowfabric._open_streams(partitions int[], ids uuid[], attempts int[], fences int[])
 returns void
 language plpgsql as $$
@@ -178,17 +179,24 @@ begin
                   and s.trim_at = '-infinity');
     delete from flowfabric.streams s using unnest(fresh.partitions, fresh.ids) as x (partition, id)
     where s.partition = any (array[x.partition]) and s.execution between x.id and x.id and s.trim_at = '-infinity';
-    insert into flowfabric.streams (partition, execution, attempt, max_frames, retention)
+    insert into flowfabric.streams (partition, execution, attempt, max_frames, retention, summary, summary_first_at,
+                                    summary_updated_at)
     select x.partition, x.id, x.attempt,
            coalesce((e.policy #>> '{stream,retention_maxlen}')::int, l.stream_retention_maxlen, 10000),
-           coalesce((e.policy #>> '{stream,retention_ms}')::bigint * interval '1 ms', l.stream_retention)
+           coalesce((e.policy #>> '{stream,retention_ms}')::bigint * interval '1 ms', l.stream_retention),
+           p.summary, p.summary_first_at, p.summary_updated_at
     from unnest(fresh.partitions, fresh.ids, fresh.attempts) as x (partition, id, attempt)
     cross join lateral (select e.policy from flowfabric.executions e where e.partition = x.partition and e.id = x.id
                         offset 0) e
     cross join lateral (select t.lane from flowfabric.tickets t where t.partition = x.partition and t.id = x.id
                         offset 0) t
     cross join lateral (select l.stream_retention_maxlen, l.stream_retention from flowfabric.lanes l
-                        where l.name = t.lane offset 0) l;
+                        where l.name = t.lane offset 0) l
+    left join lateral (
+        select s.summary, s.summary_first_at, s.summary_updated_at from flowfabric.streams s
+        where x.attempt > 1 and s.partition = x.partition and s.execution = x.id and s.attempt < x.attempt
+          and s.summary is not null and exists (select from flowfabric._journal(x.partition, x.id))
+        order by s.attempt desc limit 1) p on true;
     update flowfabric.tickets t set ties = true
     from unnest(fresh.partitions, fresh.ids) as x (partition, id)
     where t.partition = any (array[x.partition]) and t.id between x.id and x.id and t.ties is null;

@@ -128,7 +128,8 @@ begin
         else _with_nulls.value end;
 end $$;
 
--- Read the summary of an attempt, the current one unless it is given.
+-- Read the summary of an attempt, the current one unless it is given. While the current attempt has none and the
+-- journal has entries, it is the one with which it would begin.
 --
 --   refuses  execution_not_found
 --   returns  {document, version, updated_at, first_at, attempt}; no row if there is none
@@ -149,5 +150,9 @@ begin
     select s.summary::text, s.summary_version, s.summary_updated_at, s.summary_first_at, s.attempt
     from flowfabric.streams s
     where s.partition = read_summary.partition and s.execution = read_summary.id
-      and s.attempt = coalesce(read_summary.attempt, latest) and s.summary is not null;
+      and s.summary is not null and case
+          when read_summary.attempt is not null then s.attempt = read_summary.attempt
+          else s.attempt = latest or s.attempt < latest
+               and exists (select from flowfabric._journal(read_summary.partition, read_summary.id)) end
+    order by s.attempt desc limit 1;
 end $$;
