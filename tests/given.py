@@ -182,8 +182,8 @@ class Given:
     async def event(self, kind: str, execution_id: ExecutionId | None = None) -> dict[str, Any]:
         """The detail of the latest event of a kind."""
         found = await self.conn.fetch(
-            "select detail::text from flowfabric.events where kind = $1 and ($2::uuid is null or execution = $2) "
-            "order by id desc limit 1",
+            "select flowfabric._event_detail(e)::text as detail from flowfabric.events e "
+            "where kind = $1 and ($2::uuid is null or execution = $2) order by id desc limit 1",
             kind,
             execution_id and execution_id.uuid,
         )

@@ -76,8 +76,8 @@ select (select count(*) from flowfabric.tickets) as tickets,
 ODD = f"""
 select e.id from flowfabric.executions e
 cross join lateral (
-    select array_agg((v.detail ->> 'epoch')::bigint order by v.id) filter (where v.kind = 'lease_acquired') as epochs,
-           array_agg((v.detail ->> 'attempt')::int order by v.id) filter (where v.kind = 'lease_acquired') as numbers,
+    select array_agg(v.epoch order by v.id) filter (where v.kind = 'lease_acquired') as epochs,
+           array_agg(v.attempt order by v.id) filter (where v.kind = 'lease_acquired') as numbers,
            count(*) filter (where v.kind = 'lease_expired') as expirations,
            count(*) filter (where v.kind = 'execution_completed') as ends,
            (array_agg(v.kind order by v.id desc))[1] as last_kind

@@ -287,8 +287,8 @@ def no_unfinished_member_waits_for_a_group_that_is_impossible() -> str:
 def the_epoch_of_an_execution_grows_by_one_with_every_lease() -> str:
     return """
     select l.* from (
-        select e.execution, e.id, (e.detail ->> 'epoch')::bigint as epoch, (e.detail ->> 'attempt')::int as attempt,
-               row_number() over story as number, lag((e.detail ->> 'attempt')::int, 1, 0) over story as before
+        select e.execution, e.id, e.epoch, e.attempt,
+               row_number() over story as number, lag(e.attempt, 1, 0) over story as before
         from flowfabric.events e where e.kind = 'lease_acquired'
         window story as (partition by e.execution order by e.id)) l
     where l.epoch <> l.number or l.attempt - l.before not in (0, 1)"""

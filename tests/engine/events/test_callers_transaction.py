@@ -98,9 +98,13 @@ async def test_a_transaction_sees_its_own_events_in_order_before_its_commit(conn
 
 
 async def test_every_column_of_an_event_survives_the_move(conn: asyncpg.Connection, given: Given) -> None:
-    columns = "at, route, partition, execution, flow, kind, subject, by, tags::text, detail::text"
+    columns = (
+        "at, route, partition, execution, flow, kind, subject, by, tags::text, detail::text, epoch, attempt, "
+        "attempt_type, resumed, lease_id, worker, instance"
+    )
     async with conn.transaction():
         await holds.hold(conn, await given.submitted(tags={"a.b": "c"}), by="ops", reason="later")
+        await given.claimed(lane="other")
         before = await conn.fetch(f"select {columns} from flowfabric.events order by id")
     after = await conn.fetch(f"select {columns} from flowfabric.events order by id")
 

@@ -70,7 +70,10 @@ async def test_the_event_of_a_cancellation_names_the_operator_and_the_reason(con
     execution_id = await given.submitted(tags={"a.b": "c"})
     await executions.cancel(conn, execution_id, reason="not wanted", by="ada")
 
-    [event] = await given.rows("select by, tags, detail from flowfabric.events where kind = 'execution_cancelled'")
+    [event] = await given.rows(
+        "select by, tags, flowfabric._event_detail(e) as detail from flowfabric.events e "
+        "where kind = 'execution_cancelled'"
+    )
     detail = msgspec.json.decode(event["detail"])
     assert (event["by"], event["tags"]) == ("ada", '{"a.b": "c"}')
     assert (detail["source"], detail["reason"]) == ("operator_override", "not wanted")

@@ -89,12 +89,12 @@ begin
                   _lease.slots is not null and flowfabric._must_mark(t.crashes, e.policy),
                   t.crashes > 1 is true and t.attempt_type = 'reclaim' and t.attempt_epoch = t.epoch
     ), noted as (
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, detail)
-        select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, jsonb_build_object(
-                    'worker', _lease.worker, 'instance', _lease.instance, 'lease_id', l.lease_id, 'epoch', l.epoch,
-                    'attempt', l.attempt, 'attempt_type', l.attempt_type, 'resumed', l.resumed)
-                || case when previous[l.number] is not null and l.attempt_type = 'reclaim' and not l.resumed
-                        then jsonb_build_object('previous_instance', previous[l.number]) else '{}' end
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, worker, instance, lease_id,
+                                       epoch, attempt, attempt_type, resumed, detail)
+        select leased_at, 'lease_acquired', l.partition, l.id, l.route, l.tags, l.flow, _lease.worker, _lease.instance,
+               l.lease_id, l.epoch, l.attempt, l.attempt_type::flowfabric.attempt_type, l.resumed,
+               case when previous[l.number] is not null and l.attempt_type = 'reclaim' and not l.resumed
+                    then jsonb_build_object('previous_instance', previous[l.number]) end
         from leased l
     )
     select l.partition::int, l.id, l.flow, l.task, l.namespace, l.lane, l.priority::int, l.version, l.tags::text,

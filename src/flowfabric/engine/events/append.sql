@@ -43,9 +43,10 @@ begin
         delete from flowfabric.events_drafts d
         where d.id between _move_drafts.first_id and _move_drafts.first_id + 999 returning d.*
     ), numbered as (
-        insert into flowfabric.events (id, at, route, partition, execution, flow, kind, subject, by, tags, detail)
+        insert into flowfabric.events (id, at, route, partition, execution, flow, kind, subject, by, tags, detail,
+                                       epoch, attempt, attempt_type, resumed, lease_id, worker, instance)
         select nextval('flowfabric.event_ids'), m.at, m.route, m.partition, m.execution, m.flow, m.kind, m.subject,
-               m.by, m.tags, m.detail
+               m.by, m.tags, m.detail, m.epoch, m.attempt, m.attempt_type, m.resumed, m.lease_id, m.worker, m.instance
         from (select m.* from moved m order by m.id offset 0) m
     )
     select max(m.id) into last_id from moved m;

@@ -96,7 +96,7 @@ returns text
 language sql immutable as $$
     select format(
         'select e.id, e.at, e.kind, e.partition::int, e.execution, e.flow, e.subject, n.namespace, n.lane, e.tags::text,
-                e.by, e.detail::text
+                e.by, flowfabric._event_detail(e)::text
          from flowfabric.events e left join flowfabric.routes r on r.id = e.route
          cross join lateral (select
              coalesce(r.namespace, case when e.execution is null then e.detail ->> ''namespace'' end) as namespace,
@@ -115,6 +115,22 @@ language sql immutable as $$
         _events_query.after, _events_query.last_id,
         case when _events_query.of_one then 'and e.execution = $7' else 'and ($7 is null or e.execution = $7)' end,
         _events_query.take)
+$$;
+
+-- What an event says, with what is stored in columns of their own.
+--
+--   returns  the detail, or null if there is none
+create or replace function flowfabric._event_detail(event flowfabric.events)
+returns jsonb
+language sql immutable as $$
+    select case when e.epoch is null then e.detail else
+        jsonb_strip_nulls(jsonb_build_object(
+            'epoch', e.epoch, 'attempt', e.attempt, 'attempt_type', e.attempt_type, 'resumed', e.resumed,
+            'lease_id', e.lease_id, 'worker', e.worker, 'instance', e.instance,
+            'outcome', case when e.kind = 'execution_completed' then 'success'
+                            when e.kind like 'execution\_%' then split_part(e.kind, '_', 2) end))
+        || coalesce(e.detail, '{}') end
+    from (select (_event_detail.event).*) e
 $$;
 
 -- Whether an event shows a lease, or how a lease ended. The end of an execution that was leased names the lease, unless

@@ -64,9 +64,9 @@ begin
         select now, now + w.retention, count(*), array_agg(w.partition), array_agg(w.id) from written w
         group by w.retention
     ), noted as (
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
-        select now, event, w.partition, w.id, w.route, w.tags, w.flow, _end.by,
-               flowfabric._end_detail(_end.outcome, w.attempt, w.epoch, w.failure, w.lease) || _end.detail
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, epoch, attempt, detail)
+        select now, event, w.partition, w.id, w.route, w.tags, w.flow, _end.by, w.epoch, w.attempt,
+               flowfabric._end_detail(w.failure, w.lease, _end.detail)
         from written w where w.ties is null
     )
     select array_agg(w.partition) filter (where w.has_family) as kin_partitions,
@@ -85,9 +85,9 @@ begin
         perform flowfabric._return_reservations(done.tied_partitions, done.tied);
         perform flowfabric._close_streams(done.tied_partitions, done.tied, done.attempts, done.reasons);
         -- Appended here, after the events above: the end must be the last event of an execution.
-        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, detail)
-        select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by,
-               flowfabric._end_detail(_end.outcome, e.attempt, e.epoch, e.failure, x.lease) || _end.detail
+        insert into flowfabric.events (at, kind, partition, execution, route, tags, flow, by, epoch, attempt, detail)
+        select now, event, e.partition, e.id, e.route, e.tags, e.flow, _end.by, e.epoch, e.attempt,
+               flowfabric._end_detail(e.failure, x.lease, _end.detail)
         from unnest(done.tied_partitions, done.tied, done.leases) as x (partition, id, lease)
         cross join lateral (select e.* from flowfabric.executions e where e.partition = x.partition and e.id = x.id
                             offset 0) e;
@@ -117,17 +117,15 @@ begin
           and _queue_child_ends.outcome <> 'success') e;
 end $$;
 
--- Build the event detail of an execution's end.
+-- Build the detail of an execution's end, as far as the event has no columns for it.
 --
---   returns  outcome, attempt and epoch, the reason if the execution has one, and the lease that the end took away
-create or replace function flowfabric._end_detail(
-    outcome flowfabric.outcome, attempt int, epoch bigint, failure jsonb, lease jsonb)
+--   returns  the reason if the execution has one, the lease that the end took away, and what the caller adds; usually
+--            null
+create or replace function flowfabric._end_detail(failure jsonb, lease jsonb, more jsonb)
 returns jsonb
-language sql stable as $$
-    select case when _end_detail.failure ->> 'reason' is null and _end_detail.lease is null
-        then jsonb_build_object(
-            'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch)
-        else jsonb_strip_nulls(jsonb_build_object(
-            'outcome', _end_detail.outcome, 'attempt', _end_detail.attempt, 'epoch', _end_detail.epoch,
-            'reason', _end_detail.failure ->> 'reason')) || coalesce(_end_detail.lease, '{}') end
+language sql immutable as $$
+    select case when _end_detail.failure ->> 'reason' is not null or _end_detail.lease is not null
+                     or _end_detail.more <> '{}'
+        then jsonb_strip_nulls(jsonb_build_object('reason', _end_detail.failure ->> 'reason'))
+             || coalesce(_end_detail.lease, '{}') || _end_detail.more end
 $$;

@@ -805,19 +805,27 @@ create sequence flowfabric.event_ids cache 1;
 create unlogged sequence flowfabric.draft_ids minvalue 4611686018427387904 cache 1;
 
 create table flowfabric.events (
-    id        bigint not null default case when current_setting('flowfabric.direct', true) = 'on'
-                                           then nextval('flowfabric.event_ids')
-                                           else nextval('flowfabric.draft_ids') end,
-    at        timestamptz not null,
-    route     int,
-    partition smallint,
-    execution uuid,
-    flow      uuid,
-    kind      text collate "C" not null,
-    subject   text,
-    by        text,
-    tags      jsonb,
-    detail    jsonb,
+    id           bigint not null default case when current_setting('flowfabric.direct', true) = 'on'
+                                              then nextval('flowfabric.event_ids')
+                                              else nextval('flowfabric.draft_ids') end,
+    at           timestamptz not null,
+    route        int,
+    partition    smallint,
+    execution    uuid,
+    flow         uuid,
+    kind         text collate "C" not null,
+    subject      text,
+    by           text,
+    tags         jsonb,
+    detail       jsonb,
+    -- What every lease and every end says. Readers get it as part of the detail; JSON costs more to write.
+    epoch        bigint,
+    attempt      int,
+    attempt_type flowfabric.attempt_type,
+    resumed      boolean,
+    lease_id     uuid,
+    worker       text,
+    instance     text,
     primary key (id)
 ) partition by range (id);
 
