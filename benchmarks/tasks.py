@@ -8,11 +8,13 @@ from benchmarks import spans
 from benchmarks.stamps import Stamps
 from flowfabric.app import App
 from flowfabric.handler.context import Context
+from flowfabric.model import CreatedWaitpoint
 
 SETS = 10
 
 app = App()
 stamps = Stamps.inherited()
+points: dict[str, CreatedWaitpoint] = {}
 
 
 def mark(number: int) -> None:
@@ -54,6 +56,14 @@ async def waiter(ctx: Context, number: int) -> int:
     await ctx.wait_for_signal("go")
     mark(number)
     return number
+
+
+@app.task
+async def resumed(ctx: Context) -> float:
+    """Wait for a signal, and return when the handler resumed; only for a worker in the process that sends it."""
+    points[str(ctx.execution_id)] = await ctx.create_waitpoint("go")
+    await ctx.wait_for_signal("go")
+    return time.monotonic()
 
 
 @app.task

@@ -62,6 +62,7 @@ SCENARIOS: list[Scenario] = [
     latency.half_load_latency,
     latency_parts.scenario,
     beside_worker.submit,
+    beside_worker.signal,
     life_cost.scenario,
     backlog.small,
     backlog.large,

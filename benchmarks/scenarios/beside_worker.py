@@ -8,12 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 
+from benchmarks import tasks
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
 from benchmarks.scenarios.latency import GAP, once
 from benchmarks.workers import opened
 from flowfabric.app import App
 from flowfabric.app.lending import Lenders
+from flowfabric.model import PublicState
 from flowfabric.postgres.driver import Connection
 from flowfabric.worker import Worker
 
@@ -22,7 +24,7 @@ TURNS = 5
 LEASED_AT_ONCE = """
 select count(*)::float8 as amount from flowfabric.events s join flowfabric.events l
 on l.execution = s.execution and l.xmin = s.xmin
-where s.kind in ('execution_submitted', 'execution_resumed') and l.kind = 'lease_acquired'
+where s.kind = $1 and l.kind = 'lease_acquired'
 """
 SESSIONS = "select pid from pg_stat_activity where datname = current_database()"
 
@@ -53,8 +55,8 @@ async def beside_worker(ground: Ground) -> AsyncIterator[App]:
             await working
 
 
-async def measured(ground: Ground, act: Callable[[], Awaitable[tuple[float, float]]]) -> int:
-    """Take turns with and without leases that come back with the call."""
+async def measured(ground: Ground, act: Callable[[], Awaitable[tuple[float, float]]], cause: str) -> int:
+    """Take turns with and without leases that come back with the call, which appends an event of the kind `cause`."""
     count = ground.scaled(COUNT)
     took: dict[str, Times] = {"plain": [], "leased": []}
     used = {"plain": 0.0, "leased": 0.0}
@@ -71,7 +73,7 @@ async def measured(ground: Ground, act: Callable[[], Awaitable[tuple[float, floa
                         await asyncio.sleep(random.uniform(*GAP))
                         times.append(await act())
                     used[kind] += await cpu_seconds(conn) - began
-        [leased] = await conn.fetch(LEASED_AT_ONCE)
+        [leased] = await conn.fetch(LEASED_AT_ONCE, cause)
     for kind, times in took.items():
         ground.tell(
             **{
@@ -90,7 +92,23 @@ async def measured(ground: Ground, act: Callable[[], Awaitable[tuple[float, floa
 
 
 async def submitting(ground: Ground) -> int:
-    return await measured(ground, once)
+    return await measured(ground, once, "execution_submitted")
+
+
+async def signalled() -> tuple[float, float]:
+    """Return the seconds from a signal to the handler that it resumes, and to its result."""
+    waiting = await tasks.resumed.submit()
+    while await waiting.state() is not PublicState.SUSPENDED:  # noqa: ASYNC110 - it sends no notification
+        await asyncio.sleep(0.001)
+    token = tasks.points.pop(str(waiting.execution_id)).token
+    sent_at = time.monotonic()
+    await waiting.signal("go", token=token)
+    resumed_at = await waiting.result()
+    return resumed_at - sent_at, time.monotonic() - sent_at
+
+
+async def signalling(ground: Ground) -> int:
+    return await measured(ground, signalled, "execution_resumed")
 
 
 submit = Scenario(
@@ -98,6 +116,14 @@ submit = Scenario(
     about="submit to start (first) and to result (second) in the process of the worker, leased at once or claimed",
     run=submitting,
     unit="x the time to start when claimed",
+    figure="ratio",
+    less_is_better=True,
+)
+signal = Scenario(
+    name="signal_beside_worker",
+    about="signal to handler (first) and to result (second) in the process of the worker, leased at once or claimed",
+    run=signalling,
+    unit="x the time to the handler when claimed",
     figure="ratio",
     less_is_better=True,
 )
