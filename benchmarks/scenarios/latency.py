@@ -1,10 +1,11 @@
 """The time from submission to start and to result, on an idle worker and on a worker at half of its capacity."""
 
 import asyncio
+import os
 import random
 import time
 
-from benchmarks import tasks
+from benchmarks import processors, tasks
 from benchmarks.figures import percentiles
 from benchmarks.ground import Ground
 from benchmarks.scenario import Scenario
@@ -41,14 +42,22 @@ async def half_load(ground: Ground) -> int:
     async with opened(ground), working(ground, 1):
         for _ in range(WARM):
             await once()
+        used = processor_seconds(ground)
         pace = await most(count) / 2
+        at_most, used = processor_seconds(ground) - used, processor_seconds(ground)
         offered, began = [], time.monotonic()
         for index in range(count):
             await asyncio.sleep(max(began + index / pace - time.monotonic(), 0))
             offered.append(asyncio.create_task(once()))
         times = await asyncio.gather(*offered)
-    ground.tell(offered_per_s=pace)
+        at_half = processor_seconds(ground) - used
+    ground.tell(offered_per_s=pace, processor_us=at_half / count * 1e6, processor_us_at_most=at_most / count * 1e6)
     return told(ground, times)
+
+
+def processor_seconds(ground: Ground) -> float:
+    """The processor time so far of the worker, of the server and of this process, which submits and waits."""
+    return processors.seconds(os.getpid(), ground.server) + time.process_time()
 
 
 async def most(count: int) -> float:
