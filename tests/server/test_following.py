@@ -184,6 +184,18 @@ async def test_a_client_that_takes_nothing_is_disconnected(app: App) -> None:
         await running
 
 
+async def test_a_body_that_does_not_arrive_in_time_is_refused(app: App) -> None:
+    head = "POST /v1/executions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{"
+    async with app, serving(app, pace=Pace(body=0.05)) as client, asyncio.timeout(TIMEOUT):
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        writer.write(head.encode())
+        answer = await reader.readuntil(b"}")
+        writer.close()
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b'"body_timed_out"' in answer
+
+
 async def slow(address: str, path: str) -> asyncio.StreamWriter:
     """A connection that sends a request, takes nothing of the answer, and buffers little of it."""
     url = httpx.URL(address)

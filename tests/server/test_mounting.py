@@ -1,12 +1,30 @@
 """The HTTP API inside another ASGI app."""
 
+import base64
+import gzip
+import sys
+
 import httpx
+import pytest
 from fastapi import FastAPI
 from starlette.types import Message
 
 from flowfabric import App
+from flowfabric.errors import BadSetting
 from flowfabric.server import guard
 from flowfabric.server.api import Api
+
+
+class Gzip:
+    """A codec."""
+
+    name = "gzip"
+
+    def encode(self, payload: bytes, owner: str) -> bytes:
+        return gzip.compress(payload)
+
+    def decode(self, stored: bytes, owner: str) -> bytes:
+        return gzip.decompress(stored)
 
 
 async def test_a_mounted_api_opens_the_app_with_the_first_request(app: App) -> None:
@@ -58,6 +76,30 @@ async def test_a_database_that_is_away_is_a_refusal_and_not_a_crash() -> None:
     for refused in (ready, lanes):
         assert (refused.status_code, refused.json()["error"]) == (503, "database_unavailable")
         assert (refused.json()["retry_after_ms"], refused.headers["retry-after"]) == (1_000, "1")
+
+
+def test_without_its_extra_the_error_says_what_to_install(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "flowfabric.server.api")
+    monkeypatch.setitem(sys.modules, "litestar", None)
+
+    with pytest.raises(BadSetting, match=r"pip install 'flowfabric\[server\]'"):
+        app.asgi()
+
+
+async def test_a_result_is_decoded_by_the_codec_of_the_app_and_otherwise_shown_as_it_is_stored(
+    database_url: str,
+) -> None:
+    sealed, plain = App(url=database_url, codec=Gzip()), App(url=database_url)
+    async with sealed, plain:
+        execution = await sealed.submit("report")
+        await execution.override("success", {"pages": 3}, by="ops", reason="known")
+        found = []
+        for each in (sealed, plain):
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(each.asgi()), base_url="http://x") as client:
+                found.append((await client.get(f"/v1/executions/{execution.execution_id}/result")).json())
+
+    assert (found[0]["result"], found[0]["encoding"]) == ({"pages": 3}, "json")
+    assert (gzip.decompress(base64.b64decode(found[1]["result"])), found[1]["encoding"]) == (b'{"pages":3}', "gzip")
 
 
 def test_the_path_below_a_mount_stays_as_it_was_sent() -> None:

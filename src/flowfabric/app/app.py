@@ -39,7 +39,7 @@ from flowfabric.app.tasks import SubmitOptions, Task, TaskFunction, named, read_
 from flowfabric.app.waiters import Waiters
 from flowfabric.config import Config
 from flowfabric.engine import clock, executions, overview, routes
-from flowfabric.errors import SchemaBehind
+from flowfabric.errors import BadSetting, SchemaBehind
 from flowfabric.ids import ExecutionId, parse_execution_id
 from flowfabric.model import Delivered, Options, Overview, SignalToSend
 from flowfabric.payloads.codecs import PLAIN, Codec, Codecs, of_signal
@@ -223,10 +223,12 @@ class App:
         """The HTTP API as an ASGI app, to mount in your web application: `web.mount("/flowfabric", app.asgi())`.
 
         It does not check its callers; the application around it must. It uses this app if it is open, and otherwise
-        opens it with the first request. Needs the extra `server`.
+        opens it with the first request. Raises `BadSetting` without the extra `server`.
         """
-        from flowfabric.server.api import Api
-
+        try:
+            from flowfabric.server.api import Api
+        except ModuleNotFoundError as missing:
+            raise BadSetting(f"app.asgi() needs {missing.name}; run: pip install 'flowfabric[server]'") from None
         return Api(self)
 
     @property
