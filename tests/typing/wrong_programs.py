@@ -156,7 +156,7 @@ def show_output_in_sync_code(ctx: SyncContext) -> None:
 
 async def follow(execution: Execution[str], sync: SyncExecution[str]) -> None:
     async for frame in execution.frames():
-        print(frame.payload)  # wrong: Item "Superseded" of "Frame | Superseded" has no attribute "payload"
+        print(frame.payload)  # wrong: Item "Superseded" of "Frame | Superseded | Trimmed" has no attribute "payload"
     for each in execution.frames():  # wrong: has no attribute "__iter__"
         print(each)
     execution.frames(attempts="last")  # wrong: Argument "attempts"

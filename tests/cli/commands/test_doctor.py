@@ -28,7 +28,7 @@ async def test_the_embedded_server_has_no_problems(ff: Run) -> None:
 
     answer = await ff("doctor", "--json")
 
-    assert (answer.code, answer.document["findings"], len(answer.document["checks"])) == (0, [], 20)
+    assert (answer.code, answer.document["findings"], len(answer.document["checks"])) == (0, [], 21)
 
 
 async def test_advice_alone_exits_with_0(ff: Run, tmp_path: Path) -> None:
