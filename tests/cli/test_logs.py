@@ -4,6 +4,7 @@ import logging
 
 from flowfabric.cli.logs import ExecutionFormatter
 from flowfabric.handler.logs import log_execution, running
+from tests.cli.scene import TRACEBACK
 from tests.given import Given
 
 
@@ -19,3 +20,12 @@ async def test_only_the_lines_of_handlers_name_an_execution(given: Given) -> Non
     line = ExecutionFormatter().format(record)
     assert line.endswith(f" INFO shop: [{claim.task} {claim.execution_id} attempt 1] packed 3")
     assert ExecutionFormatter().format(outside).endswith(" INFO shop: here")
+
+
+def test_our_frames_in_tracebacks_are_folded() -> None:
+    record = logging.makeLogRecord({"name": "shop", "levelname": "ERROR", "msg": "failed: %s", "args": (TRACEBACK,)})
+
+    line = ExecutionFormatter().format(record)
+    assert "… 2 frames of flowfabric" in line
+    assert "/srv/shop.py" in line
+    assert "worker/run.py" not in line

@@ -10,7 +10,7 @@ import pytest
 from flowfabric import errors
 from flowfabric.cli import remedies
 from flowfabric.cli.group import ff
-from flowfabric.cli.remedies import FOR_ERRORS
+from flowfabric.cli.remedies import FOR_ERRORS, remedy_for
 
 COMMAND = re.compile(r"\bff ([a-z][^;`\"]*)")
 
@@ -37,6 +37,12 @@ def test_the_remedy_of_an_error_can_be_typed(code: str) -> None:
     assert code in {*errors.by_code(), "execution_failed", "execution_cancelled", "execution_expired"}
     for words in _named(FOR_ERRORS[code]):
         _check(words)
+
+
+def test_the_remedy_of_an_error_names_its_execution() -> None:
+    assert remedy_for("execution_ended", {"execution_id": "019d"}) == "to run it again: ff executions replay 019d"
+    assert remedy_for("execution_ended", {}) == "to run it again: ff executions replay EXECUTION"
+    assert remedy_for("payload_too_large", {"execution_id": "019d"}) is None
 
 
 def test_the_remedies_of_explain_can_be_typed() -> None:

@@ -16,7 +16,7 @@ async def test_a_tree_has_a_line_for_each_child_and_counts_those_that_do_not_fit
     assert code == 0
     assert re.fullmatch(rf"{PARENT} report completed in \S+", top)
     assert len(lines) == 20
-    assert re.fullmatch(rf"├── {CHILDREN[0]} page\\x1b\[31m failed in \S+: no \\x1b\[31mtide", lines[0])
+    assert re.fullmatch(rf"├── {CHILDREN[1]} page\\x1b\[31m failed in \S+: no \\x1b\[31mtide", lines[0])
     assert lines[1].startswith(rf"├── {CHILDREN[3]} page\x1b[31m active: attempt 1 runs on pool (instance ")
     assert [line.split()[3] for line in lines[2:]] == ["waiting:"] * 18
     counts = "1 active, 2 completed, 1 failed, 21 waiting"

@@ -6,7 +6,7 @@ from typing import IO, Any
 import click
 
 from flowfabric.cli import formatting
-from flowfabric.cli.remedies import FOR_ERRORS
+from flowfabric.cli.remedies import remedy_for
 from flowfabric.errors import FlowFabricError
 
 # Keys of `click.Context.meta`, which all commands of one call share.
@@ -26,7 +26,7 @@ class CommandError(click.ClickException):
 
     def format_message(self) -> str:
         """As text: a line, and below it the remedy. As JSON: one document."""
-        remedy = FOR_ERRORS.get(self.code)
+        remedy = remedy_for(self.code, self.fields)
         if self._as_json:
             document = {"error": self.code, "message": self.message, **({"remedy": remedy} if remedy else {})}
             return formatting.json({**document, **self.fields})

@@ -2,6 +2,7 @@
 
 import logging
 
+from flowfabric.cli import tracebacks
 from flowfabric.handler.logs import log_execution
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -9,16 +10,16 @@ IN_HANDLER = "%(asctime)s %(levelname)s %(name)s: [%(task)s %(execution_id)s att
 
 
 class ExecutionFormatter(logging.Formatter):
-    """Adds the task, the execution and the attempt to the lines of handlers, and nothing to others."""
+    """Adds the task, the execution and the attempt to the lines of handlers; folds our own frames in tracebacks."""
 
     def __init__(self) -> None:
         super().__init__(FORMAT)
         self._in_handler = logging.Formatter(IN_HANDLER)
 
     def format(self, record: logging.LogRecord) -> str:
-        if record.__dict__.get("execution_id", "-") == "-":
-            return super().format(record)
-        return self._in_handler.format(record)
+        outside = record.__dict__.get("execution_id", "-") == "-"
+        line = super().format(record) if outside else self._in_handler.format(record)
+        return tracebacks.folded(line) if "Traceback (most recent call last)" in line else line
 
 
 def configure_logging() -> None:

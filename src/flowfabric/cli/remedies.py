@@ -1,6 +1,7 @@
 """The command to type next: for an error, for an execution that waits, and for stuck executions in `ff top`."""
 
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
@@ -41,6 +42,12 @@ FOR_ERRORS = {
     "waitpoint_closed": "to see the open waitpoints: ff waitpoints describe EXECUTION",
     "waitpoint_not_found": "to see its waitpoints: ff waitpoints describe EXECUTION",
 }
+
+
+def remedy_for(code: str, fields: Mapping[str, object]) -> str | None:
+    """What to type after an error, with the id of its execution if the error names one."""
+    remedy, execution = FOR_ERRORS.get(code), fields.get("execution_id")
+    return remedy if remedy is None or execution is None else remedy.replace("EXECUTION", str(execution))
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from flowfabric import App
-from flowfabric.engine import executions, workers
+from flowfabric.engine import executions, lanes, workers
 from flowfabric.ids import parse_execution_id
 from flowfabric.model import RegisteredTask
 from tests.app.scene import working
@@ -169,9 +169,21 @@ async def test_wait_prints_the_failure_and_exits_with_1(here: Run, app: App) -> 
     assert (text.code, text.out) == (1, "")
     assert text.err.startswith("execution_failed: 0")
     assert "ValueError: nobody knows Ada" in text.err
-    assert "ff executions attempts EXECUTION" in text.err
     error = document.error
+    assert f"ff executions attempts {text.err.split()[1].rstrip(':')}" in text.err
+    assert error["remedy"].endswith(f"ff executions replay {error['execution_id']}")
+    assert "frames of flowfabric" in text.err
+    assert "flowfabric/worker/run.py" not in text.err
     assert (error["error"], error["failure"]["reason"]) == ("execution_failed", "ValueError: nobody knows Ada")
+
+
+async def test_wait_says_what_the_execution_waits_for(here: Run, given: Given) -> None:
+    await lanes.configure_lane(given.conn, "default")
+    await lanes.pause_lane(given.conn, "default", by="ops")
+    answer = await here("submit greet --wait --timeout 3s")
+
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.count("lane default has been paused since") == 1
 
 
 async def test_wait_ends_after_the_timeout(here: Run, given: Given) -> None:

@@ -34,6 +34,9 @@ from flowfabric.worker import Worker
 
 RELOAD_DRAIN = timedelta(seconds=5)
 
+# Examples of arguments in the banner, by their type in the JSON Schema.
+VALUES: dict[str, object] = {"integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {}}
+
 
 @click.command()
 @click.argument("app")
@@ -137,9 +140,15 @@ def _example(app: App, place: str) -> str:
     for name, task in sorted(app.tasks.items()):
         parameters = inspect.signature(task.handler).parameters.values()
         needed = [each.name for each in parameters if each.name != task.injected and each.default is each.empty]
-        payload = [shlex.quote(json.dumps(dict.fromkeys(needed, "..."), ensure_ascii=False))] if needed else []
+        known: Any = (task.arguments.schema() or {}).get("properties", {})
+        values = {name: _value(known.get(name, {}).get("type")) for name in needed}
+        payload = [shlex.quote(json.dumps(values, ensure_ascii=False))] if needed else []
         return " ".join(["ff submit", shlex.quote(name), *payload, "--app", shlex.quote(place)])
     return 'ff submit TASK \'{"name": "value"}\''
+
+
+def _value(kind: object) -> object:
+    return VALUES.get(kind, "...") if isinstance(kind, str) else "..."
 
 
 def _banner(app: App, worker: Worker, place: str, served: str) -> str:

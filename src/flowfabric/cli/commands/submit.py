@@ -11,21 +11,25 @@ import msgspec
 
 from flowfabric import payloads
 from flowfabric.app import App
+from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import submission, unknown_task
-from flowfabric.cli import formatting
+from flowfabric.cli import formatting, tracebacks
 from flowfabric.cli.errors import JSON, CommandError, command_error
 from flowfabric.cli.frames import Screen
 from flowfabric.cli.options import ReadFile, app_option, duration, given, json_object, tag, when
 from flowfabric.cli.output import prints
 from flowfabric.cli.submissions import checking_arguments, with_options
 from flowfabric.cli.tables import progress, spinner
+from flowfabric.cli.trees import ENDED
 from flowfabric.engine import tasks as task_engine
 from flowfabric.engine import workers as worker_engine
 from flowfabric.errors import ExecutionFailed, FlowFabricError, InvalidBody, UnknownTask
 from flowfabric.ids import ExecutionId, shown
-from flowfabric.model import Options, Submission, SubmitOutcome, Submitted
+from flowfabric.model import Options, PublicState, Submission, SubmitOutcome, Submitted
 
 BATCH = 500
+PATIENCE = 1.5  # seconds, before `--wait` says what an execution waits for
+RUNS_OR_ENDED = {PublicState.ACTIVE, *ENDED}
 
 
 class Line(NamedTuple):
@@ -243,11 +247,28 @@ async def _follow(app: App, submitted: Submitted, at_most: timedelta | None) -> 
             screen.end()
 
 
+async def _explain(execution: Execution[Any]) -> None:
+    """Say what an execution waits for while it does not run, and again if it waits for something else."""
+    said = None
+    while True:
+        await asyncio.sleep(PATIENCE)
+        with suppress(FlowFabricError):
+            found = await execution.describe()
+            if found.explanation.waits_for != said and found.state.public_state not in RUNS_OR_ENDED:
+                said = found.explanation.waits_for
+                _note(f"{execution.execution_id} {found.explanation.sentence}")
+
+
 async def _end(app: App, submitted: Submitted, at_most: timedelta | None) -> Ended | None:
     execution = app.execution(submitted.execution_id)
     try:
         with spinner(f"waiting for {submitted.execution_id}"):
-            result = await execution.result(at_most)
+            explaining = asyncio.create_task(_explain(execution))
+            try:
+                result = await execution.result(at_most)
+            finally:
+                explaining.cancel()
+                await asyncio.wait([explaining])
     except TimeoutError:
         message = (
             f"{submitted.execution_id} has not ended within --timeout and continues; "
@@ -256,7 +277,7 @@ async def _end(app: App, submitted: Submitted, at_most: timedelta | None) -> End
         CommandError("not_ended", message, {"execution_id": submitted.execution_id}).report()
         return None
     except ExecutionFailed as failed:
-        message = "\n".join([failed.message, *getattr(failed, "__notes__", [])])
+        message = "\n".join([failed.message, *map(tracebacks.folded, getattr(failed, "__notes__", []))])
         fields = {"execution_id": submitted.execution_id, "failure": failed.failure}
         CommandError(failed.code, message, fields).report()
         return None

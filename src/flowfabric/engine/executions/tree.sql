@@ -15,10 +15,10 @@ language sql immutable as $$
         else flowfabric._public_state(_counted_state.ticket, (_counted_state.ticket).eligibility::text) end
 $$;
 
--- Count the children of executions by state, and choose which of them a tree shows: if there are more than
--- `per_parent`, failed ones first, then unfinished ones. Of one execution, at most 10,000 children are read.
+-- Count the children of executions by state, and choose which of them a tree shows: at most `per_parent`, the failed
+-- ones first, then the unfinished ones, each the oldest first. Of one execution, at most 10,000 children are read.
 --
---   returns  per execution with children its number, how many it has, {state: how many}, and those chosen, oldest first
+--   returns  per execution with children its number, how many it has, {state: how many}, and those chosen, in order
 create or replace function flowfabric._children_of(
     partitions smallint[], ids uuid[], per_parent int, now timestamptz)
 returns table (number bigint, amount int, states jsonb, child_partitions smallint[], child_ids uuid[])
@@ -42,8 +42,7 @@ language sql stable as $$
     select c.number, sum(c.amount)::int, jsonb_object_agg(c.state, c.amount), x.partitions, x.ids
     from (select c.number, c.state, count(*) as amount from children c group by c.number, c.state) c
     cross join lateral (
-        select array_agg(x.partition order by x.created_at, x.id) as partitions,
-               array_agg(x.id order by x.created_at, x.id) as ids
+        select array_agg(x.partition order by x.place) as partitions, array_agg(x.id order by x.place) as ids
         from children x where x.number = c.number and x.place <= _children_of.per_parent offset 0) x
     group by c.number, x.partitions, x.ids
     order by c.number
