@@ -977,7 +977,10 @@ class Waitpoints(Operations):
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[SuspendedExecution]:
-        """List the executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
+        """List the executions that are suspended now, longest first.
+
+        Raises `InvalidBody` for a reason code that does not exist, `InvalidCursor`, `InvalidLimit`.
+        """
         return await self._read(
             lambda conn: waits.list_suspended(
                 conn, namespace=namespace, lane=lane, reason_code=reason_code, cursor=cursor, limit=limit

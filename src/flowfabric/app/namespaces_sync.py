@@ -983,7 +983,10 @@ class SyncWaitpoints(Sync):
         cursor: str | None = None,
         limit: int = 50,
     ) -> Page[SuspendedExecution]:
-        """List the executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
+        """List the executions that are suspended now, longest first.
+
+        Raises `InvalidBody` for a reason code that does not exist, `InvalidCursor`, `InvalidLimit`.
+        """
         answer: Page[SuspendedExecution] = self._wait(
             self._thing.list_suspended,
             namespace=namespace,

@@ -72,7 +72,23 @@ async def test_a_failure_that_cannot_be_stored_is_cleaned_and_truncated(conn: Co
     assert 4_093 <= len(failure.reason.encode()) <= 4_096
     [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
     assert attempt.failure is not None
-    assert 16_380 <= len((attempt.failure.traceback or "").encode()) <= 16_384
+    assert 16_300 <= len((attempt.failure.traceback or "").encode()) <= 16_384
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "\ud800"])
+async def test_a_long_traceback_keeps_its_beginning_and_its_end(conn: Connection, given: Given, letter: str) -> None:
+    claim = await given.claimed()
+    frames = [f'  File "/srv/shop.py", line {number}\n    {letter * 100}\n' for number in range(10_000)]
+
+    await attempts.fail(conn, claim.fence, "deep", traceback=f"Traceback:\n{''.join(frames)}RecursionError: too deep\n")
+
+    [attempt] = (await attempts.list_attempts(conn, claim.execution_id)).items
+    assert attempt.failure is not None
+    kept = (attempt.failure.traceback or "").splitlines()
+    assert kept[:2] == ["Traceback:", '  File "/srv/shop.py", line 0']
+    assert kept[-1] == "RecursionError: too deep"
+    assert [line for line in kept if line.endswith(" bytes left out")] != []
+    assert 16_000 < len("\n".join(kept).encode()) <= 16_384
 
 
 @pytest.mark.parametrize("class_", ["", "fatal", "TRANSIENT", "\0", "x" * 9_999])

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from flowfabric.engine import executions, waits
+from flowfabric.engine.waits.list import REASON_CODES
 from flowfabric.errors import ExecutionNotFound, InvalidBody, InvalidCursor, InvalidLimit
 from flowfabric.ids import ExecutionId, mint_execution_id
 from flowfabric.model import Waitpoint
@@ -46,6 +47,16 @@ async def test_executions_suspended_at_the_same_moment_are_listed_once_each(conn
     await given.rows("update flowfabric.tickets set suspended_at = '2026-01-01 00:00Z'")
 
     assert await listed(conn) == await listed(conn, 2) == sorted(asked)
+
+
+async def test_a_reason_code_that_does_not_exist_is_refused_and_those_that_exist_are_the_ones_of_sql(
+    conn: Connection,
+) -> None:
+    for code in REASON_CODES:
+        assert await conn.fetchval("select flowfabric._suspension_reason($1)", code) is not None
+        assert await listed(conn, reason_code=code) == []
+    with pytest.raises(InvalidBody, match="reason code 'approval' is invalid; use one of waiting_for_signal, "):
+        await listed(conn, reason_code="approval")
 
 
 async def test_a_list_can_be_filtered(conn: Connection, given: Given) -> None:

@@ -80,6 +80,12 @@ def _outcome(done: dict[str, Any]) -> str:
     return f"budget {done['budget']}: {done['outcome']}"
 
 
+def _released(done: dict[str, Any]) -> str:
+    if done["outcome"] == "noop":
+        return f"budget {done['budget']}: nothing to release: the execution has used nothing of it since its last reset"
+    return f"{_outcome(done)} {formatting.cell(done['amounts'])}".rstrip()
+
+
 @click.group(cls=CommandGroup)
 def budgets() -> None:
     """Limit what executions may spend (tokens, cost, time), and see what they have spent."""
@@ -190,7 +196,7 @@ async def reset_budget(app: App, budget: str, namespace: str, by: str) -> dict[s
 @execution_argument
 @namespace_option("budget")
 @by_option
-@prints(sentence=lambda done: f"{_outcome(done)} {formatting.cell(done['amounts'])}".rstrip())
+@prints(sentence=_released)
 async def release_usage(app: App, budget: str, execution: str, namespace: str, by: str) -> dict[str, Any]:
     """Subtract from a budget what an execution has used of it since the last reset. Safe to repeat.
 

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 RESULT_LIMIT = 1_048_576
 TRACEBACK_BYTES = 16_384
+FIRST_BYTES = 4_096  # of a traceback that is cut in the middle
 
 
 async def complete(conn: Connection, fence: Fence, result: bytes | None = None, *, encoding: str = "json") -> Completed:
@@ -104,10 +105,22 @@ def _failure(report: FailureReport) -> Act:
         "classes": kept_text(str(report.class_)),
         "reasons": kept_text(str(report.reason)),
         "categories": report.category if report.category is None else kept_text(str(report.category)),
-        "tracebacks": report.traceback and kept_text(str(report.traceback), TRACEBACK_BYTES),
+        "tracebacks": report.traceback and _ends(str(report.traceback)),
         "retry_afters_ms": calls.span(report.retry_after, "retry_after"),
     }
     return Act(report.fence, values, TRACEBACK_BYTES)
+
+
+def _ends(traceback: str) -> str:
+    """Cut a long traceback in the middle: its end names the error, and its beginning the frames of the program."""
+    storable = kept_text(traceback, len(traceback.encode(errors="replace")) * 3).encode()
+    if len(storable) <= TRACEBACK_BYTES:
+        return storable.decode()
+    first, last = storable[:FIRST_BYTES], storable[FIRST_BYTES - TRACEBACK_BYTES + 60 :]
+    first = first.rpartition(b"\n")[0] or first
+    last = last.partition(b"\n")[2] or last
+    left_out = len(storable) - len(first) - len(last)
+    return f"{first.decode(errors='ignore')}\n  … {left_out:,} bytes left out\n{last.decode(errors='ignore')}"
 
 
 def _delay(delay: Delay) -> Act:

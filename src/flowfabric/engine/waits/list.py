@@ -9,6 +9,11 @@ from flowfabric.model import Page, SuspendedExecution, Waitpoint
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
 
+# What `flowfabric._suspension_reason` knows.
+REASON_CODES = (
+    *("waiting_for_signal", "waiting_for_approval", "waiting_for_callback", "waiting_for_tool_result"),
+    *("waiting_for_operator_review", "manual_pause", "paused_by_policy", "paused_by_budget", "step_boundary"),
+)
 STATES = ("pending", "active", "closed")
 
 
@@ -21,7 +26,15 @@ async def list_suspended(
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[SuspendedExecution]:
-    """List the executions that are suspended now, longest first. Raises `InvalidCursor`, `InvalidLimit`."""
+    """List the executions that are suspended now, longest first.
+
+    Raises `InvalidBody` for a reason code that does not exist, `InvalidCursor`, `InvalidLimit`.
+    """
+    if reason_code is not None and reason_code not in REASON_CODES:
+        raise InvalidBody(
+            f"reason code {shown(str(reason_code))} is invalid; use one of {', '.join(REASON_CODES)}",
+            field="reason_code",
+        )
     position: dict[str, object] = {}
     if cursor:
         moment, last = cursors.parse_newest_cursor(cursor)
@@ -31,7 +44,7 @@ async def list_suspended(
         "list_suspended",
         namespace=check_filter(namespace, "namespace"),
         lane=check_filter(lane, "lane"),
-        reason_code=check_filter(reason_code, "reason_code"),
+        reason_code=reason_code,
         take=call.take(limit),
         **position,
     )
