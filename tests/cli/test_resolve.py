@@ -2,12 +2,14 @@
 
 from uuid import UUID
 
+import click
 import pytest
 
 from flowfabric import ids
 from flowfabric.engine import flows
 from flowfabric.ids import ExecutionId, FlowId
 from tests.cli.conftest import Run
+from tests.cli.test_looks import commands
 from tests.given import Given
 
 ONE, TWO = (ExecutionId.of(ids.stamped(number << 64 | 1 << 112, 24)) for number in (1, 2))
@@ -45,6 +47,29 @@ async def test_every_command_takes_the_beginning_of_an_id(here: Run, given: Give
 
     assert (answer.code, answer.err) == (0, "")
     assert str(execution_id) in answer.out or "execution_id" not in answer.out
+
+
+TYPED = {"execution", "executions", "parent", "flow", "flow_id"}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [(path, each.name) for path, command in commands() for each in command.params if each.name in TYPED],
+)
+async def test_every_id_may_be_the_beginning_of_one(here: Run, given: Given, path: str, name: str) -> None:
+    given_or_needed = [each for each in dict(commands())[path].params if each.required or each.name == name]
+    words = [_word(each, "77777777" if each.name == name else "5") for each in given_or_needed]
+    outcome = ["--fail"] if path == "executions override" else []
+
+    async with given.nothing_changes():
+        answer = await here(" ".join([path, *words, *outcome]))
+    assert answer.code == 1, answer
+    assert "has an id that begins with '77777777'" in answer.err
+
+
+def _word(parameter: click.Parameter, value: str) -> str:
+    value = "a=b" if parameter.name == "tag" else value
+    return f"{parameter.opts[0]} {value}" if isinstance(parameter, click.Option) else value
 
 
 async def test_several_matches_are_refused_and_named(here: Run, given: Given) -> None:
