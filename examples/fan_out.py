@@ -1,4 +1,4 @@
-"""Fan out: submit many children, suspend until all have ended, add up. Run `python examples/fan_out.py 200`."""
+"""Fan out: submit many children, suspend until all have ended, add up. Run `python examples/fan_out.py 500`."""
 
 import asyncio
 import sys
@@ -33,7 +33,7 @@ async def words_on(child: Child[int]) -> int | None:
         return None
 
 
-async def main(pages: str = "200") -> None:
+async def main(pages: str = "500") -> None:
     async with app:
         worker = Worker(app)
         working = asyncio.create_task(worker.run())
