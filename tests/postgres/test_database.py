@@ -436,13 +436,10 @@ async def test_closing_ends_after_the_timeout(database_url: str) -> None:
             await call.value(conn, "clock")
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["postgresql://me:se/cret@h/x", "postgresql://me:secret@[::1/x", "postgresql://me:secret@h:port/x", "secret"],
-)
-async def test_an_invalid_url_is_refused_without_showing_its_secret(url: str) -> None:
+@pytest.mark.parametrize("at", ["me:se/cret@h", "me:secret@[::1", "me:secret@h:port", "me:secret@127.0.0.1:99999"])
+async def test_an_invalid_url_is_refused_without_showing_its_secret(at: str) -> None:
     with pytest.raises(BadSetting, match=r"FLOWFABRIC_URL ") as raised:
-        await Database(Config(url=url), url).__aenter__()
+        await Database(Config(url=f"postgresql://{at}/x"), f"postgresql://{at}/x").__aenter__()
 
     assert "cret" not in str(raised.value)
     assert raised.value.__suppress_context__

@@ -82,7 +82,7 @@ class Database:
         self._steps = Pool(self._connect, self.config.pool_size)
         try:
             self._pool.give_back(await self._pool.borrow(self._timeout))
-        except ValueError:
+        except (ValueError, OverflowError):  # a port above 65535 overflows
             # The driver's own message may quote the password.
             raise errors.BadSetting(f"FLOWFABRIC_URL is invalid; {URL_SHAPE}") from None
         except DRIVER as error:

@@ -130,6 +130,16 @@ async def test_every_valid_line_of_a_file_is_submitted(here: Run, given: Given) 
     assert await given.count("executions") == 2
 
 
+async def test_a_refused_line_has_its_number_and_an_empty_file_is_told(here: Run, given: Given) -> None:
+    refused = await here("submit greet --each -", stdin="{}\n\nno json\n")
+    empty = await here("submit greet --each -", stdin="\n")
+
+    assert (refused.code, len(refused.out.splitlines())) == (1, 1)
+    assert refused.err.startswith("invalid_body: line 3: 'no json' is invalid: ")
+    assert (empty.code, empty.out) == (0, "")
+    assert "nothing was submitted" in empty.err
+
+
 async def test_a_key_cannot_be_combined_with_each(here: Run) -> None:
     code, _, err = await here("submit greet --key once --each -", stdin="{}\n")
 

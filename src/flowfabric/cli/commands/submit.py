@@ -14,7 +14,7 @@ from flowfabric.app import App
 from flowfabric.app.executions import Execution
 from flowfabric.app.tasks import submission, unknown_task
 from flowfabric.cli import formatting, tracebacks
-from flowfabric.cli.errors import JSON, CommandError, command_error
+from flowfabric.cli.errors import JSON, CommandError
 from flowfabric.cli.frames import Screen
 from flowfabric.cli.options import ReadFile, app_option, duration, given, json_object, tag, when
 from flowfabric.cli.output import prints
@@ -136,6 +136,8 @@ async def submit(
     stored = [each for batch in progress(_batches(lines), "submitting") for each in await _send(app, batch, one=one)]
     if warning and stored:
         _note(warning)
+    if not lines:
+        _note("nothing was submitted: the file has no valid lines")
     if not (wait or follow):
         await _warn(app, {line.submission.options.lane for line in lines})
     for submitted in stored:
@@ -180,8 +182,12 @@ def _read(app: App, task: str, calls: Any, options: dict[str, Any], *, one: bool
         except FlowFabricError as error:
             if one:
                 raise
-            command_error(error, line=number).report()
+            _line_error(number, error).report()
     return lines
+
+
+def _line_error(number: int, error: FlowFabricError) -> CommandError:
+    return CommandError(error.code, f"line {number:,}: {error.message}", {**error.fields, "line": number})
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
@@ -214,7 +220,7 @@ async def _send(app: App, lines: Sequence[Line], *, one: bool) -> list[Submitted
         elif one:
             raise answer
         else:
-            command_error(answer, line=line.number).report()
+            _line_error(line.number, answer).report()
     return stored
 
 
