@@ -118,6 +118,14 @@ async def framed(ctx: Context, count: int) -> None:
 
 
 @app.task
+async def spoken(ctx: Context, count: int) -> None:
+    """Write small pieces of text, as a model does that is faster than the database."""
+    async with ctx.stream("answer") as out:
+        for number in range(count):
+            await out.write(f"{number} ")
+
+
+@app.task
 async def timed_frames(ctx: Context, count: int) -> None:
     """Append frames that say when they were appended, and how long the call before took."""
     took = 0.0
