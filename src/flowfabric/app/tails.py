@@ -15,8 +15,8 @@ from typing import Literal
 from flowfabric import cursors
 from flowfabric.app.subscriptions import EventLog
 from flowfabric.engine import streams
-from flowfabric.errors import FlowFabricError, InvalidLimit, ShuttingDown, StreamDisconnected
-from flowfabric.ids import ExecutionId
+from flowfabric.errors import FlowFabricError, InvalidCursor, InvalidLimit, ShuttingDown, StreamDisconnected
+from flowfabric.ids import ExecutionId, shown
 from flowfabric.model import Frame, FrameMode, FramePage, Superseded, Tail, Trimmed
 from flowfabric.model.streams import SUPERSEDED
 from flowfabric.postgres.backoff import Backoff
@@ -182,6 +182,7 @@ class Follower:
         self._execution_id = execution_id
         self._attempts = attempts
         self._best_effort = best_effort
+        self._cursor = cursor
         self._attempt: int | None = None
         self._after = "0-0"
         if cursor:
@@ -235,6 +236,12 @@ class Follower:
         except StreamDisconnected as error:
             raise StreamDisconnected(error.message, cursor=f"{self._attempt or 1}:{self._after}") from error
         self._known = _state(page)
+        if self._cursor and (self._attempt or 1) > max(page.latest, 1):
+            raise InvalidCursor(
+                f"cursor {shown(self._cursor)} is of attempt {self._attempt}, but the execution is in attempt "
+                f"{page.latest}; use a cursor of this execution",
+                cause="future_attempt",
+            )
         return page
 
     def _is_only(self, page: FramePage, *, follows: bool) -> bool:

@@ -111,3 +111,31 @@ async def test_bytes_of_a_process_are_printed_as_text_even_if_frames_divide_a_ch
 
     _, out, _ = await here(f"executions tail {claim.execution_id}")
     assert out == "café 💡 \ufffd!\nimage  binary, 4 bytes\n"
+
+
+async def test_a_pipe_that_is_closed_ends_a_tail_quietly(start: Start, given: Given) -> None:
+    claim = await given.claimed()
+    await appended(given.conn, claim, *[b'"line\\n"'] * 3, kind="stdout")
+    process = await start("executions", "tail", str(claim.execution_id))
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert await process.stdout.readline() == b"line\n"
+    transport = process._transport.get_pipe_transport(1)  # type: ignore[attr-defined]
+    transport.close()  # as head does when it has its lines
+    async with asyncio.timeout(30):
+        while process.returncode is None:
+            await appended(given.conn, claim, b'"more\\n"', kind="stdout")
+            await asyncio.wait([asyncio.ensure_future(process.wait())], timeout=0.1)
+
+        assert await process.stderr.read() == b""
+    assert process.returncode != 0
+
+
+async def test_a_tail_of_nothing_or_from_nowhere_is_refused(here: Run, given: Given) -> None:
+    execution_id = (await given.claimed()).execution_id
+    unknown = "019df237-3e80-8a31-800c-3f9b71e5d004"
+
+    assert (await here(f"executions tail {unknown} --json")).error["error"] == "execution_not_found"
+    for cursor in ("somewhere", "1:start", "9:1-0"):
+        answer = await here(f"executions tail {execution_id} --cursor {cursor} --json")
+        assert (answer.code, answer.error["error"]) == (1, "invalid_cursor")

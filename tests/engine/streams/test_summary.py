@@ -44,6 +44,17 @@ async def test_patches_are_merged_as_rfc_7396_says(given: Given, document: Any, 
     assert await merged(given, document, patch) == result
 
 
+@pytest.mark.parametrize("document", [["c", "d"], ["c"], None, "bar"], ids=repr)
+async def test_patches_of_rfc_7396_that_would_replace_the_document_are_refused(given: Given, document: Any) -> None:
+    claim = await given.claimed()
+    await streams.append_frame(given.conn, patch(claim, b'{"a": "foo"}'))
+
+    with pytest.raises(InvalidPatch) as refused:
+        await streams.append_frame(given.conn, patch(claim, json.dumps(document).encode()))
+    assert refused.value.fields["cause"] == "not_object"
+    assert (await read(given, claim)).document == {"a": "foo"}
+
+
 @pytest.mark.parametrize("case", VECTORS["apply"], ids=lambda case: json.dumps(case["patches"])[:60])
 async def test_patches_are_merged_as_the_vectors_say(given: Given, case: dict[str, Any]) -> None:
     assert await merged(given, case["document"], *case["patches"]) == case["result"]
