@@ -30,7 +30,7 @@ class Play:
         self.waits = 0
 
     async def act(self, kind: str, claim: Claim) -> Claim:
-        """Do one thing; return the claim with which the execution goes on."""
+        """Do one thing; return the claim with which the execution continues."""
         conn, fence = self.given.conn, claim.fence
         self.number += 1
         match kind:

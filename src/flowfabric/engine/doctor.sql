@@ -76,7 +76,9 @@ create or replace function flowfabric._large_streams(least_bytes bigint)
 returns table (execution_id text, lane text, attempts int, frames bigint, bytes bigint)
 language sql stable as $$
     with running as materialized (
-        select t.partition, t.id, t.lane from flowfabric.tickets t where t.phase = 'active' and t.ties limit 10001
+        select t.* from (select t.partition, t.id, t.lane, t.ties from flowfabric.tickets t
+                         where t.phase = 'active' limit 10001) t
+        where t.ties
     ), counted as materialized (
         select r.partition, r.id, r.lane, s.attempts, s.frames
         from running r

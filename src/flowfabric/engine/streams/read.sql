@@ -69,7 +69,7 @@ begin
         order by f.ms desc, f.seq desc limit 1) f on true
     where s.partition = find_valid_frames.partition and s.execution = find_valid_frames.id
       and s.closed_at is not null and j.at is not null
-      and (f.ms is not null or s.durable_count > s.max_frames or s.retention is not null);
+      and (f.ms is not null or s.durable_count > s.max_frames or s.closed_at + s.retention <= flowfabric.clock());
 end $$;
 
 -- Check how many frames a page may have.
