@@ -122,7 +122,7 @@ $$;
 --   returns  the detail, or null if there is none
 create or replace function flowfabric._event_detail(event flowfabric.events)
 returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select case when e.epoch is null then e.detail else
         jsonb_strip_nulls(jsonb_build_object(
             'epoch', e.epoch, 'attempt', e.attempt, 'attempt_type', e.attempt_type, 'resumed', e.resumed,

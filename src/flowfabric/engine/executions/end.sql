@@ -117,13 +117,14 @@ begin
           and _queue_child_ends.outcome <> 'success') e;
 end $$;
 
--- Build the detail of an execution's end, as far as the event has no columns for it.
+-- Build the detail of an execution's end, as far as the event has no columns for it. Stable, as the functions in it:
+-- Postgres would not inline it otherwise.
 --
 --   returns  the reason if the execution has one, the lease that the end took away, and what the caller adds; usually
 --            null
 create or replace function flowfabric._end_detail(failure jsonb, lease jsonb, more jsonb)
 returns jsonb
-language sql immutable as $$
+language sql stable as $$
     select case when _end_detail.failure ->> 'reason' is not null or _end_detail.lease is not null
                      or _end_detail.more <> '{}'
         then jsonb_strip_nulls(jsonb_build_object('reason', _end_detail.failure ->> 'reason'))
