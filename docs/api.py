@@ -30,6 +30,7 @@ GROUPS = {
             "Context",
             "Child",
             "Waiting",
+            "Mapped",
             "First",
             "Signal",
             "Suspension",

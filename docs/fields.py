@@ -262,6 +262,8 @@ FIELDS = {
     "worker_count": "how many workers are registered",
     "workers": "the first few workers",
     # where the same name means something else
+    "ChildMap.id": "the id of the map, derived from its place in the journal",
+    "ChildMap.max_running": "how many of its children may have started and not ended at the same time",
     "ChildToSubmit.name": "the name of its place in the journal",
     "EdgePolicy.kind": "how many upstreams must succeed: all of them, any one, or `k`",
     "First.value": "what that wait returned",

@@ -1,9 +1,9 @@
-"""Fan out: submit many children, suspend until all have ended, add up. Run `python examples/fan_out.py 500`."""
+"""Fan out: a child for each page of a book, at most 50 at once; one of them fails. `python examples/fan_out.py 500`."""
 
 import asyncio
 import sys
 
-from flowfabric import App, Child, ChildFailed, Context
+from flowfabric import App, ChildFailed, Context
 from flowfabric.worker import Worker
 
 app = App()
@@ -19,18 +19,12 @@ async def count_words(page: int) -> int:
 
 @app.task
 async def count_book(ctx: Context, pages: int) -> str:
-    """Count all pages at once: one batch of children and one suspension, so this runs twice, however many pages."""
-    children = await asyncio.gather(*(ctx.submit(count_words, page) for page in range(1, pages + 1)))
-    counted = await asyncio.gather(*map(words_on, children))
-    readable = [words for words in counted if words is not None]
-    return f"{sum(readable)} words on {len(readable)} pages, {pages - len(readable)} torn"
-
-
-async def words_on(child: Child[int]) -> int | None:
-    try:
-        return await child.result()
-    except ChildFailed:
-        return None
+    """Count all pages, and say which could not be read. It suspends once, so this runs twice, however many pages."""
+    numbers = range(1, pages + 1)
+    outcomes = await ctx.all_settled(ctx.map(count_words, numbers, max_running=50))
+    words = [outcome for outcome in outcomes if not isinstance(outcome, ChildFailed)]
+    torn = [page for page, outcome in zip(numbers, outcomes, strict=True) if isinstance(outcome, ChildFailed)]
+    return f"{sum(words)} words on {len(words)} pages; not read: {torn}"
 
 
 async def main(pages: str = "500") -> None:

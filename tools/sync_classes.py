@@ -488,6 +488,8 @@ def _awaited(kind: ast.expr) -> ast.expr:
             return kind.slice.elts[-1]
         if _name(kind) in ("Awaitable", "Waiting"):
             return kind.slice
+        if _name(kind) == "Mapped":
+            return ast.Subscript(ast.Name("list"), kind.slice)
     return kind
 
 

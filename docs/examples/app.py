@@ -26,6 +26,7 @@ from flowfabric import (
     Flow,
     FlowFabricError,
     FlowHandle,
+    Mapped,
     Node,
     PermanentError,
     SubmitOptions,
@@ -378,6 +379,11 @@ async def of_context(ctx: Context) -> None:
     # Context.all_of
     children = [await ctx.submit(report, topic) for topic in ("tides", "winds")]
     results = await ctx.all_of(*(child.result() for child in children))
+    # Context.map
+    found = await ctx.map(report, ["tides", "winds"], max_running=50)
+    # Mapped
+    mapped: Mapped[list[str]] = ctx.map(report, ["tides", "winds"])
+    print(await ctx.all_settled(mapped))
     # Context.all_settled
     outcomes = await ctx.all_settled(*(child.result() for child in children))
     failed = [outcome for outcome in outcomes if isinstance(outcome, ChildFailed)]

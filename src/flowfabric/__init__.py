@@ -25,6 +25,7 @@ from flowfabric.handler.budgets import Reservation
 from flowfabric.handler.children import Child
 from flowfabric.handler.context import Context
 from flowfabric.handler.logs import log_execution
+from flowfabric.handler.maps import Mapped
 from flowfabric.handler.metering import metered
 from flowfabric.handler.streams import OutputStream
 from flowfabric.handler.sync import SyncChild, SyncConnection, SyncContext, SyncOutputStream, SyncReservation
@@ -55,6 +56,7 @@ __all__ = [
     "Flow",
     "FlowFabricError",
     "FlowHandle",
+    "Mapped",
     "Node",
     "OutputStream",
     "PermanentError",

@@ -2,23 +2,25 @@
 
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
+from uuid import uuid4
 
 import pytest
 
 from flowfabric.engine import attempts, children, claims, executions, steps, waits
 from flowfabric.ids import ExecutionId, mint_execution_id
-from flowfabric.model import ChildToSubmit, Claim, Completion, Suspended, Wish
+from flowfabric.model import ChildMap, ChildToSubmit, Claim, Completion, Suspended, Wish
 from flowfabric.postgres.driver import Connection
 from tests.conftest import SOAK
 from tests.given import Given, submission
 from tests.sql.reading import Plan
-from tests.sql.test_wait_plans import TABLES
+from tests.sql.test_wait_plans import TABLES as WAIT_TABLES
 
+TABLES = [*WAIT_TABLES, "maps", "map_children"]
 MANY = 1_000 if SOAK else 300
 EACH = 35  # rows and index entries per child, for any call
 
 
-async def family(conn: Connection, parent: Claim) -> list[ChildToSubmit]:
+async def family(conn: Connection, parent: Claim, into: ChildMap | None = None) -> list[ChildToSubmit]:
     """Submit many children of one parent, and adopt them."""
     asked = [
         ChildToSubmit(
@@ -27,6 +29,7 @@ async def family(conn: Connection, parent: Claim) -> list[ChildToSubmit]:
             occurrence=number,
             execution_id=mint_execution_id(),
             submission=submission(lane="nursery"),
+            map=into,
         )
         for number in range(1, MANY + 1)
     ]
@@ -86,6 +89,15 @@ def cancelled(after: int) -> Callable[[Given], Awaitable[Family]]:
     return fill
 
 
+async def mapped(given: Given) -> Family:
+    """A map of which 100 children have started, and one of them has ended."""
+    parent = await a_parent(given)
+    await family(given.conn, parent, ChildMap(uuid4(), 100))
+    [claim] = await given.claim(lanes=["nursery"])
+    await attempts.complete(given.conn, claim.fence)
+    return Family(parent, [])
+
+
 PLANS = {
     "submit and adopt": Plan(a_parent, family, MANY * EACH, lambda asked: len(asked) == MANY),
     "suspend": Plan(born, waited_for, MANY * EACH, lambda answer: answer.outcome == "suspended"),
@@ -100,6 +112,18 @@ PLANS = {
         lambda conn, _: children.deliver_child_ends(conn, limit=1),
         4 * EACH,
         lambda swept: swept.moved == 1,
+    ),
+    "submit to a map": Plan(
+        a_parent,
+        lambda conn, parent: family(conn, parent, ChildMap(uuid4(), 100)),
+        MANY * 2 * EACH,
+        lambda asked: len(asked) == MANY,
+    ),
+    "deliver_child_ends in a map": Plan(
+        mapped,
+        lambda conn, _: children.deliver_child_ends(conn, limit=1_000),
+        8 * EACH,
+        lambda swept: swept.moved == 1 and list(swept.lanes) == ["nursery"],
     ),
     "read_journal": Plan(
         delivered,

@@ -77,7 +77,7 @@ def test_schedules_tick_automatically_and_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_book_is_counted_by_as_many_children_as_it_has_pages(tmp_path: Path) -> None:
-    assert run(tmp_path, "fan_out.py", "500") == "126241 words on 499 pages, 1 torn\n"
+    assert run(tmp_path, "fan_out.py", "500") == "126241 words on 499 pages; not read: [13]\n"
 
 
 def test_tasks_of_a_flow_get_the_results_of_their_upstreams(tmp_path: Path) -> None:

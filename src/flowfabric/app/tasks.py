@@ -21,7 +21,7 @@ from flowfabric.handler.context import Context
 from flowfabric.handler.journal import earlier_names
 from flowfabric.handler.sync import SyncContext
 from flowfabric.ids import ExecutionId, mint_execution_ids, shown
-from flowfabric.model import OnParentEnd, Options, Submission, Submitted
+from flowfabric.model import ChildMap, OnParentEnd, Options, Submission, Submitted
 from flowfabric.payloads import Arguments
 from flowfabric.payloads.codecs import PLAIN
 from flowfabric.postgres.callers import AsyncCaller, SyncCaller
@@ -61,6 +61,7 @@ class ChildCall(msgspec.Struct, frozen=True):
     returns: Any
     was: Sequence[str] = ()
     """Earlier names of the task, under which the handler may have submitted the child."""
+    map: ChildMap | None = None
 
 
 OF_TASK = ("lane", "namespace", "budgets", "quotas")

@@ -31,8 +31,8 @@ end $$;
 
 -- Release a held execution to the state it would have without the hold.
 --
---   moves    blocked_by_operator → blocked_by_dependencies while it waits for upstream members, not_eligible_until_time
---            while its due time is ahead, else eligible_now
+--   moves    blocked_by_operator → blocked_by_dependencies while it waits for upstream members or its turn in a map,
+--            not_eligible_until_time while its due time is ahead, else eligible_now
 --   locks    the ticket
 --   emits    execution_unheld
 --   refuses  execution_not_found, execution_ended, execution_not_runnable, invalid_body
@@ -58,7 +58,7 @@ begin
                               coalesce(nullif(t.hold ->> 'reason_before', 'waiting_for_children'), 'waiting_for_delay')
                           else 'waiting_for_worker' end::flowfabric.reason,
             hold = null
-        from (select flowfabric._awaits(ticket) as awaits) w
+        from (select flowfabric._awaits(ticket) or flowfabric._awaits_turn(ticket.partition, ticket.id) as awaits) w
         where t.partition = ticket.partition and t.id = ticket.id
         returning t.* into ticket;
         perform flowfabric._append_about('execution_unheld', ticket.partition, ticket.id, unhold.by,

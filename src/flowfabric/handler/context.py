@@ -8,12 +8,12 @@ called, not when they are awaited.
 import asyncio
 import inspect
 import random as randomness
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime, timedelta
 from functools import partial
 from types import UnionType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from flowfabric import durations
 from flowfabric.errors import ChildFailed, InvalidName
@@ -24,6 +24,7 @@ from flowfabric.handler.children import Child, read_end
 from flowfabric.handler.failures import Failures
 from flowfabric.handler.frames import Output, Pending, Progress, read_ttl
 from flowfabric.handler.journal import Place, Places, earlier_names, step_running
+from flowfabric.handler.maps import Family, Mapped, bounded, read_calls, settle
 from flowfabric.handler.runtime import Runtime
 from flowfabric.handler.steps import Steps, returned
 from flowfabric.handler.streams import OutputStream
@@ -331,23 +332,66 @@ class Context:
 
         return self._noted("ctx.all_of", None, gathered())
 
-    def all_settled(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T | ChildFailed]]:
-        """Suspend until several waits have all ended; of a child that failed, return the `ChildFailed` instead.
+    @overload
+    def all_settled(self, mapped: Mapped[R], /) -> Coroutine[Any, Any, list[R | ChildFailed]]: ...
+    @overload
+    def all_settled(self, /, *waits: Waiting[T]) -> Coroutine[Any, Any, list[T | ChildFailed]]: ...
+    def all_settled(self, /, *waits: Waiting[Any] | Mapped[Any]) -> Coroutine[Any, Any, list[Any]]:
+        """Suspend until all children have ended; of one that did not complete, return the `ChildFailed` instead.
 
-        `for outcome in await ctx.all_settled(*(child.result() for child in children))`: each is a result, or a
-        `ChildFailed` with the `state` of the child, such as `failed` or `cancelled`.
+        Takes a map, `await ctx.all_settled(ctx.map(search, topics, max_running=50))`, or waits, such as those of
+        children. A `ChildFailed` has the `state` of the child, such as `failed` or `cancelled`.
         """
+        return self._noted("ctx.all_settled", None, settle(waits))
 
-        async def outcome(wait: Waiting[T]) -> T | ChildFailed:
-            try:
-                return await wait
-            except ChildFailed as failed:
-                return failed
+    @overload
+    def map(
+        self, task: "Task[Concatenate[T, P], R]", items: Iterable[T], /, *, max_running: int | None = None
+    ) -> Mapped[R]: ...
+    @overload
+    def map(
+        self,
+        task: str,
+        items: Iterable[Mapping[str, object]],
+        options: "SubmitOptions | None" = None,
+        /,
+        *,
+        returns: type[R],
+        max_running: int | None = None,
+    ) -> Mapped[R]: ...
+    @overload
+    def map(
+        self,
+        task: str,
+        items: Iterable[Mapping[str, object]],
+        options: "SubmitOptions | None" = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        max_running: int | None = None,
+    ) -> Mapped[Any]: ...
+    def map(
+        self,
+        task: "Task[..., Any] | str",
+        items: Iterable[Any],
+        options: "SubmitOptions | None" = None,
+        /,
+        *,
+        returns: Any = None,
+        max_running: int | None = None,
+    ) -> Mapped[Any]:
+        """Submit a task once per item and wait for all results: `await ctx.map(search, topics, max_running=50)`.
 
-        async def gathered() -> list[T | ChildFailed]:
-            return await asyncio.gather(*map(outcome, waits))
-
-        return self._noted("ctx.all_settled", None, gathered())
+        The results are in the order of the items, of which there are at most 10,000. At most `max_running` children
+        have started and not ended; the others wait for their turn. The run suspends once, until all have ended. If one
+        does not complete, raises its `ChildFailed`, which names the item; `ctx.all_settled` returns it instead. A task
+        given by name takes items that are its arguments by name, and the options of `ctx.submit`.
+        """
+        calls = read_calls(self._runtime, task, items, options, returns)
+        name = task if isinstance(task, str) else task.name
+        places = [self._ask("step", f"submit:{name}", [f"submit:{old}" for old in call.was]) for call in calls]
+        family = Family(self._steps, self._ask, bounded(calls, places, self.execution_id, max_running), places)
+        return self._noted("ctx.map", name, Mapped(name, family.collect))
 
     def report_usage(self, budget: str, /, **amounts: int) -> Coroutine[Any, Any, Usage]:
         """Charge a budget with usage: `await ctx.report_usage("team-a", tokens=1_900)`. Returns `ok` or `soft_breach`.

@@ -15,6 +15,7 @@ from flowfabric.blocking import Sync
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, timedelta
+    from typing import Concatenate
 
     from flowfabric.app.tasks import SubmitOptions, Task
     from flowfabric.errors import ChildFailed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from flowfabric.handler.budgets import Reservation
     from flowfabric.handler.children import Child
     from flowfabric.handler.context import Context
+    from flowfabric.handler.maps import Mapped
     from flowfabric.handler.runtime import Amounts
     from flowfabric.handler.streams import OutputStream
     from flowfabric.handler.waits import First, Waiting
@@ -381,13 +383,63 @@ class SyncContext(Sync):
         answer: list[T] = self._wait(self._thing.all_of, *waits)
         return answer
 
-    def all_settled(self, /, *waits: Waiting[T]) -> list[T | ChildFailed]:
-        """Suspend until several waits have all ended; of a child that failed, return the `ChildFailed` instead.
+    @overload
+    def all_settled(self, mapped: Mapped[R], /) -> list[R | ChildFailed]: ...
+    @overload
+    def all_settled(self, /, *waits: Waiting[T]) -> list[T | ChildFailed]: ...
+    def all_settled(self, /, *waits: Waiting[Any] | Mapped[Any]) -> list[Any]:
+        """Suspend until all children have ended; of one that did not complete, return the `ChildFailed` instead.
 
-        `for outcome in ctx.all_settled(*(child.result() for child in children))`: each is a result, or a
-        `ChildFailed` with the `state` of the child, such as `failed` or `cancelled`.
+        Takes a map, `ctx.all_settled(ctx.map(search, topics, max_running=50))`, or waits, such as those of
+        children. A `ChildFailed` has the `state` of the child, such as `failed` or `cancelled`.
         """
-        answer: list[T | ChildFailed] = self._wait(self._thing.all_settled, *waits)
+        answer: list[Any] = self._wait(self._thing.all_settled, *waits)
+        return answer
+
+    @overload
+    def map(
+        self, task: Task[Concatenate[T, P], R], items: Iterable[T], /, *, max_running: int | None = None
+    ) -> list[R]: ...
+    @overload
+    def map(
+        self,
+        task: str,
+        items: Iterable[Mapping[str, object]],
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: type[R],
+        max_running: int | None = None,
+    ) -> list[R]: ...
+    @overload
+    def map(
+        self,
+        task: str,
+        items: Iterable[Mapping[str, object]],
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: UnionType | None = None,
+        max_running: int | None = None,
+    ) -> list[Any]: ...
+    def map(
+        self,
+        task: Task[..., Any] | str,
+        items: Iterable[Any],
+        options: SubmitOptions | None = None,
+        /,
+        *,
+        returns: Any = None,
+        max_running: int | None = None,
+    ) -> list[Any]:
+        """Submit a task once per item and wait for all results: `ctx.map(search, topics, max_running=50)`.
+
+        The results are in the order of the items, of which there are at most 10,000. At most `max_running` children
+        have started and not ended; the others wait for their turn. The run suspends once, until all have ended. If one
+        does not complete, raises its `ChildFailed`, which names the item; `ctx.all_settled` returns it instead. A task
+        given by name takes items that are its arguments by name, and the options of `ctx.submit`.
+        """
+        answer: list[Any] = self._wait(self._thing.map, task, items, options, returns=returns, max_running=max_running)
         return answer
 
     def report_usage(self, budget: str, /, **amounts: int) -> Usage:

@@ -5,10 +5,10 @@ from collections.abc import Coroutine
 from typing import Any, TypeAlias
 
 from flowfabric.handler.budgets import Reservation
-from flowfabric.handler.waits import Waiting
+from flowfabric.handler.waits import Lazy
 from flowfabric.ids import shown
 
-Made: TypeAlias = Coroutine[Any, Any, Any] | Waiting[Any] | Reservation
+Made: TypeAlias = Coroutine[Any, Any, Any] | Lazy[Any] | Reservation
 
 FEW = 64
 
@@ -41,7 +41,7 @@ class Calls:
 
 
 def _is_begun(made: Any) -> bool:
-    if isinstance(made, Waiting | Reservation):
+    if isinstance(made, Lazy | Reservation):
         return made.is_begun
     return made.cr_frame is None or made.cr_suspended or made.cr_running
 

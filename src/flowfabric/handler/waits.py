@@ -34,34 +34,22 @@ class First(msgspec.Struct, Generic[T], frozen=True):
     value: T
 
 
-class Waiting(Coroutine[Any, Any, T_co]):
-    """A wait of a handler, to be awaited once: alone, under `asyncio.gather`, or with others in `ctx.any_of`."""
+class Lazy(Coroutine[Any, Any, T_co]):
+    """A coroutine that is created when it is first awaited: one that never is costs nothing, and Python is silent."""
 
-    def __init__(
-        self, place: Place, wait: Callable[[], Coroutine[Any, Any, T_co]], wish: Callable[[], Awaitable[Wish]]
-    ) -> None:
-        self.place = place
-        self._begin = wait
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, T_co]]) -> None:
+        self._begin = begin
         self._begun: Coroutine[Any, Any, T_co] | None = None
         self._taken = False
-        self.wish = wish
-
-    def __repr__(self) -> str:
-        return f"<wait {self.place.name}>"
 
     @property
     def is_begun(self) -> bool:
-        """Whether the wait was awaited, or given to `any_of`."""
+        """Whether it was awaited, or given to a call that awaits it."""
         return self._taken or self._begun is not None
 
     def take(self) -> None:
-        """Count the wait as awaited, because `any_of` awaits it only if it has completed."""
+        """Count it as awaited, because the call that has it now may not await it."""
         self._taken = True
-
-    @property
-    def over(self) -> bool:
-        """Whether the wait has completed before this run."""
-        return self.place.entry is not None and self.place.entry.by is not None
 
     def send(self, value: Any) -> Any:
         """Resume the coroutine, as the event loop does."""
@@ -80,10 +68,28 @@ class Waiting(Coroutine[Any, Any, T_co]):
         return self._coroutine().__await__()
 
     def _coroutine(self) -> Coroutine[Any, Any, T_co]:
-        # Created only when awaited: a wait that loses in `any_of` never is, and Python would warn about that.
         if self._begun is None:
             self._begun = self._begin()
         return self._begun
+
+
+class Waiting(Lazy[T_co]):
+    """A wait of a handler, to be awaited once: alone, under `asyncio.gather`, or with others in `ctx.any_of`."""
+
+    def __init__(
+        self, place: Place, wait: Callable[[], Coroutine[Any, Any, T_co]], wish: Callable[[], Awaitable[Wish]]
+    ) -> None:
+        super().__init__(wait)
+        self.place = place
+        self.wish = wish
+
+    def __repr__(self) -> str:
+        return f"<wait {self.place.name}>"
+
+    @property
+    def over(self) -> bool:
+        """Whether the wait has completed before this run."""
+        return self.place.entry is not None and self.place.entry.by is not None
 
 
 class Leaving:
@@ -149,13 +155,17 @@ class Leaving:
         """Ask for a wait and unwind the handler."""
         await self._unwind([wish])
 
+    async def unwind_for_all(self, wishes: Sequence[Wish]) -> None:
+        """Ask for several waits and unwind the handler."""
+        await self._unwind(*([wish] for wish in wishes))
+
     async def unwind_for_first(self, wishes: Sequence[Wish]) -> None:
         """Ask for the first of several waits and unwind the handler."""
         self._choices += 1
         await self._unwind([msgspec.structs.replace(wish, choice=self._choices) for wish in wishes])
 
-    async def _unwind(self, wishes: Sequence[Wish]) -> None:
-        self.asked.append(wishes)
+    async def _unwind(self, *groups: Sequence[Wish]) -> None:
+        self.asked += groups
         self._unwound.add(asyncio.current_task())
         if self._unwinding is None:
             self._unwinding = asyncio.get_running_loop().create_future()
@@ -164,7 +174,8 @@ class Leaving:
             await asyncio.shield(self._unwinding)
         except asyncio.CancelledError:
             if not self.left:  # cancelled before the run was unwound: by a timeout, or because another task failed
-                self.asked.remove(wishes)
+                dropped = {id(group) for group in groups}
+                self.asked = [group for group in self.asked if id(group) not in dropped]
             raise
 
     async def _leave(self, unwinding: "asyncio.Future[None]") -> None:

@@ -24,7 +24,7 @@ from flowfabric.model.budgets import (
     Usage,
     UsageReport,
 )
-from flowfabric.model.children import ChildToSubmit, FoundChild, OnParentEnd
+from flowfabric.model.children import ChildMap, ChildToSubmit, FoundChild, OnParentEnd
 from flowfabric.model.claims import (
     Begin,
     Begun,
@@ -158,6 +158,7 @@ __all__ = [
     "ChangedBudget",
     "ChangedCode",
     "ChangedQuota",
+    "ChildMap",
     "ChildToSubmit",
     "Claim",
     "Completed",

@@ -1,6 +1,7 @@
 """Children: executions that another execution submits."""
 
 from typing import Literal
+from uuid import UUID
 
 import msgspec
 
@@ -9,6 +10,13 @@ from flowfabric.model.claims import Fence
 from flowfabric.model.executions import Submission
 
 OnParentEnd = Literal["cancel", "let_run"]
+
+
+class ChildMap(msgspec.Struct, frozen=True):
+    """Children of one execution, of which at most `max_running` have started and not ended."""
+
+    id: UUID
+    max_running: int
 
 
 class ChildToSubmit(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +28,8 @@ class ChildToSubmit(msgspec.Struct, frozen=True, kw_only=True):
     execution_id: ExecutionId
     submission: Submission
     on_parent_end: OnParentEnd = "cancel"
+    map: ChildMap | None = None
+    """The map that it belongs to: it waits for its turn there."""
 
 
 class FoundChild(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,7 +30,8 @@ class Children:
         self._app = app
         self._leased = leased
         self._labels = Labels(app.codecs)
-        self._submit = Batch(self._submit_many, size=lambda child: len(child.submission.payload or b""), in_flight=2)
+        # One batch at a time: it locks the parents, so that a second one of the same parent would only wait for it.
+        self._submit = Batch(self._submit_many, size=lambda child: len(child.submission.payload or b""))
         self._notifying: asyncio.Task[None] | None = None
         self._pending = False
 
@@ -66,6 +67,7 @@ class Children:
                 execution_id=execution_id,
                 submission=replace(encoded, flow=claim.flow_id, execution_id=None),
                 on_parent_end=asked.on_parent_end,
+                map=asked.map,
             )
             found = await self._leased.persist(claim, lambda child=child: self._submit(child))  # type: ignore[misc]
             if found.outcome == "new":

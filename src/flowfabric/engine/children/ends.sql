@@ -62,13 +62,15 @@ begin
     end if;
 end $$;
 
--- Sweep: notify parents that children have ended, and cancel children (orphans) whose parent ended but did not
--- complete. One pass handles many children of one parent, at most `take` of them. Locked rows are left for the next
--- pass. A pass waits for budget locks only once: after it has released the reservations of orphans, it ends.
+-- Sweep: notify parents that children have ended, start the next children of maps, and cancel children (orphans) whose
+-- parent ended but did not complete. One pass handles many children of one parent, at most `take` of them. Locked rows
+-- are left for the next pass. A pass waits for budget locks only once: after it has released the reservations of
+-- orphans, it ends.
 --
---   moves    suspended → runnable, if a parent has no open wait left; any phase of an orphan → ended: cancelled
---   locks    the tickets of the parents that it notifies and of orphans, and the child ends that it handles, skipping
---            locked ones
+--   moves    suspended → runnable, if a parent has no open wait left; blocked_by_dependencies → eligible_now, or
+--            not_eligible_until_time, of the next children of a map; any phase of an orphan → ended: cancelled
+--   locks    the tickets of the parents that it notifies, of the children that it starts and of orphans, maps, and the
+--            child ends that it handles, skipping locked ones
 --   emits    signal_delivered, execution_resumed, execution_cancelled, waitpoint_closed, reservation_released,
 --            edge_group_impossible, edge_group_satisfied, execution_skipped
 --   returns  how many were handled, the lanes to wake, the executions that ended
@@ -199,18 +201,23 @@ begin
 end $$;
 
 -- Notify locked parents of the ends of their children, and delete these ends and those whose parent has ended. Waits
--- for such a child end, and a parent with no open wait left resumes. A child that was replayed in between will end
--- again, and its parent waits for that.
+-- for such a child end, a parent with no open wait left resumes, and in a map the next children start. A child that was
+-- replayed in between will end again, and its parent waits for that.
 --
---   moves    suspended → runnable, if a parent has no open wait left; waitpoint active → pending, of an alternative
---   locks    the ends, skipping locked ones
+--   moves    suspended → runnable, if a parent has no open wait left; waitpoint active → pending, of an alternative;
+--            blocked_by_dependencies → eligible_now, or not_eligible_until_time
+--   locks    the maps and the tickets of children that start, and the ends, skipping locked ones
 --   returns  how many were deleted, and the lanes to wake
 create or replace function flowfabric._close_child_ends(
     held flowfabric.child_ends[], moot flowfabric.child_ends[], out moved int, out lanes text[])
 language plpgsql as $$
 declare
+    passed record := flowfabric._pass_turns(_close_child_ends.held, _close_child_ends.moot);
     over record;
 begin
+    lanes := passed.lanes;
+    _close_child_ends.held := passed.held;
+    _close_child_ends.moot := passed.moot;
     select null::uuid[] as waits into over;
     if _close_child_ends.held is not null then
         select array_agg(w.partition) as partitions, array_agg(w.execution) as executions, array_agg(w.id) as waits
@@ -225,7 +232,7 @@ begin
     end if;
     if over.waits is not null then
         perform flowfabric._answer_children(over.partitions, over.executions, over.waits, flowfabric.clock());
-        lanes := flowfabric._resume_finished(over.partitions, over.executions, 'signal');
+        lanes := lanes || flowfabric._resume_finished(over.partitions, over.executions, 'signal');
     end if;
     with closed as (
         delete from flowfabric.child_ends c

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from flowfabric import calls
 from flowfabric.calls import submissions
 from flowfabric.calls.submissions import PAYLOAD_LIMIT, Item
-from flowfabric.errors import FlowFabricError
+from flowfabric.errors import FlowFabricError, InvalidBody
 from flowfabric.ids import ExecutionId, check_text, expect_id
 from flowfabric.model import ChildToSubmit, FoundChild
 from flowfabric.postgres import call
@@ -42,6 +42,8 @@ async def submit_children(
         expect_id(ExecutionId, child.execution_id, "execution id")
         check_text(child.name, "the name of a step")
         calls.expect(int, child.occurrence, "occurrence")
+        if child.map is not None and not 1 <= calls.expect(int, child.map.max_running, "max_running") < 1 << 31:
+            raise InvalidBody(f"max_running {child.map.max_running} is invalid; use 1 or more", field="max_running")
         submission = replace(child.submission, execution_id=child.execution_id)
         return _Child(child, submissions.prepare(submission, texts, iter(()), payload_limit))
 
@@ -55,6 +57,7 @@ async def _send(
     conn: Connection, asked: Sequence[ChildToSubmit], items: Sequence[Item], payload_limit: int, wait: bool
 ) -> list[FoundChild | FlowFabricError]:
     fences = calls.fence_columns([child.fence for child in asked])
+    is_mapped = any(child.map is not None for child in asked)
     answered = await call.rows(
         conn,
         "submit_children",
@@ -68,5 +71,7 @@ async def _send(
         **submissions.arguments(items),
         payload_limit=payload_limit,
         wait=wait,
+        maps=[child.map and child.map.id for child in asked] if is_mapped else None,
+        max_running=[child.map and child.map.max_running for child in asked] if is_mapped else None,
     )
     return calls.read_answers(answered, FoundChild)

@@ -93,10 +93,13 @@ $$;
 
 -- Submit the children of running executions, many in one call. A child is saved at its place in the journal of its
 -- parent, under the id derived from that place, so that a repeated call finds it. The parameters from `options` on are
--- those of `submit`. `parent_flows` are the flows of the parents, if the caller knows them.
+-- those of `submit`. `parent_flows` are the flows of the parents, if the caller knows them. `maps` are the ids of the
+-- maps that children belong to, with the `max_running` of each.
 --
---   moves    – → runnable: eligible_now, or not_eligible_until_time if it is due later; lane – → active, if it is new
---   locks    the flows of the parents, in key order; the tickets of the parents, in key order; then as submit
+--   moves    – → runnable: eligible_now, not_eligible_until_time if it is due later, or blocked_by_dependencies until
+--            it has a turn in its map; lane – → active, if it is new
+--   locks    the flows of the parents, in key order; the tickets of the parents, in key order; then as submit; the
+--            maps, in key order
 --   emits    execution_submitted; lane_registered, if a lane is new; flow_member_added, for members
 --   refuses  per item fence_required, partial_fence, lease_lost, execution_not_active, execution_not_found,
 --            too_many_steps, invalid_body, invalid_name, invalid_policy, invalid_lane, invalid_namespace,
@@ -112,7 +115,7 @@ create or replace function flowfabric.submit_children(
     priorities int[] default null, delays_ms bigint[] default null, delays_until timestamptz[] default null,
     deadlines_ms bigint[] default null, deadlines_at timestamptz[] default null, tags text[] default null,
     payload_limit int default 1048576, flows uuid[] default null, parent_flows uuid[] default null,
-    wait boolean default true)
+    wait boolean default true, maps uuid[] default null, max_running int[] default null)
 returns table (item int, outcome text, refusal text, detail text)
 language plpgsql as $$
 declare
@@ -158,6 +161,14 @@ begin
             flowfabric._picked(submit_children.parents, made), flowfabric._picked(submit_children.names, made),
             flowfabric._picked(submit_children.occurrences, made), flowfabric._picked(submit_children.endings, made),
             flowfabric._picked(submit_children.partitions, made), flowfabric._picked(submit_children.ids, made));
+        if submit_children.maps is not null then
+            perform flowfabric._join_maps(
+                flowfabric._picked(submit_children.maps, made), flowfabric._picked(submit_children.max_running, made),
+                flowfabric._picked(submit_children.parent_partitions, made),
+                flowfabric._picked(submit_children.parents, made),
+                flowfabric._picked(submit_children.occurrences, made),
+                flowfabric._picked(submit_children.partitions, made), flowfabric._picked(submit_children.ids, made));
+        end if;
     end if;
     if is_repeated then -- the same place twice in this call, or an id or a key that another transaction has taken
         found := flowfabric._find_children(

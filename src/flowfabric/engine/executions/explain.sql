@@ -144,7 +144,8 @@ begin
         when 'not_eligible_until_time' then
             return flowfabric._explain_delay(_explain_runnable.ticket, _explain_runnable.task);
         when 'blocked_by_dependencies' then
-            return flowfabric._explain_dependencies(_explain_runnable.ticket);
+            return coalesce(flowfabric._explain_turn(_explain_runnable.ticket),
+                            flowfabric._explain_dependencies(_explain_runnable.ticket));
         when 'blocked_by_operator' then
             return flowfabric._explanation(
                 flowfabric._held_words(ticket.hold) || case when ticket.reason = 'code_changed' then

@@ -208,7 +208,8 @@ language sql stable as $$
                 from unnest(_asked_waits.items, _asked_waits.partitions, _asked_waits.ids, _asked_waits.wishes,
                             _asked_waits.suspensions) as x (item, partition, id, wishes, suspension)
                 cross join lateral (select e.policy from flowfabric.executions e
-                                    where e.partition = x.partition and e.id = x.id offset 0) e) x
+                                    where e.partition = x.partition and e.id = x.id offset 0) e
+                offset 0) x -- once per item: reading the wishes as JSON for each of them would be quadratic
             cross join lateral jsonb_array_elements(x.wishes) with ordinality as g (wish, number)
             offset 0) a
         left join lateral (

@@ -512,6 +512,34 @@ create index child_ends_of_parents on flowfabric.child_ends (at, execution) wher
 -- For a loose index scan over the parents of ended children, which skips parents that are locked.
 create index child_ends_by_parent on flowfabric.child_ends (parent, at, execution) where parent is not null;
 
+-- Maps: children of one `ctx.map`, of which at most `max_running` have a turn. `has_room` is set while one more could
+-- have a turn that was locked when it was looked for. Removed with the last of the children.
+create table flowfabric.maps (
+    partition   smallint not null,
+    max_running int not null,
+    turn_count  int not null default 0,
+    has_room    boolean not null default false,
+    id          uuid not null,
+    execution   uuid not null, -- the parent
+    primary key (partition, id)
+);
+
+-- By the id alone, which determines the partition.
+create index maps_by_id on flowfabric.maps (id);
+create index maps_with_room on flowfabric.maps (id) where has_room;
+
+-- The children of maps that have not ended. One without a turn is blocked.
+create table flowfabric.map_children (
+    partition smallint not null,
+    number    int not null,
+    has_turn  boolean not null default false,
+    execution uuid not null,
+    map       uuid not null,
+    primary key (partition, execution)
+);
+
+create index map_children_blocked on flowfabric.map_children (map, number) where not has_turn;
+
 -- Flows: executions of one partition with dependencies between them.
 
 -- The row to lock for everything in a flow: a transaction that changes the flow or ends a member locks it first.
