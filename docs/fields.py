@@ -262,6 +262,8 @@ FIELDS = {
     "worker_count": "how many workers are registered",
     "workers": "the first few workers",
     # where the same name means something else
+    "Approval.approval_id": "the id of the wait",
+    "Approval.asked_at": "since when it waits",
     "ChildMap.id": "the id of the map, derived from its place in the journal",
     "ChildMap.max_running": "how many of its children may have started and not ended at the same time",
     "ChildToSubmit.name": "the name of its place in the journal",

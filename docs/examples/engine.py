@@ -509,6 +509,8 @@ async def of_waits(
     signals = await waits.read_signals(conn, suspended_id, wait.suspension_id)
     # waits.list_suspended
     page = await waits.list_suspended(conn, reason_code="waiting_for_approval")
+    # waits.list_approvals
+    inbox = await waits.list_approvals(conn, lane="default", tag=("team", "research"))
     # waits.list_waits
     for wait in await waits.list_waits(conn, suspended_id):
         print(wait.waitpoint_keys, wait.timeout_at)

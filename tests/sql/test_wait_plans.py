@@ -140,6 +140,11 @@ PLANS = {
     "close_waitpoints, none due": Plan(
         two_that_timed_out, lambda conn, _: waits.close_waitpoints(conn), 15, lambda swept: swept.moved == 0
     ),
+    "list_approvals": Plan(
+        nothing,
+        lambda conn, _: waits.list_approvals(conn, limit=10),
+        40 * FEW,
+    ),
     "list_suspended": Plan(
         nothing,
         lambda conn, _: waits.list_suspended(conn, limit=10),

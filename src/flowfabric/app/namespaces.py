@@ -43,6 +43,7 @@ from flowfabric.ids import (
 from flowfabric.model import (
     AddedEdge,
     AddedExecution,
+    Approval,
     Attempt,
     Budget,
     CancelledFlow,
@@ -103,6 +104,23 @@ class Approvals(Operations):
     """The decisions that executions wait for."""
 
     __slots__ = ()
+
+    async def list(
+        self,
+        *,
+        namespace: str | None = None,
+        lane: str | None = None,
+        tag: tuple[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[Approval]:
+        """List the approvals that executions wait for, the oldest first: an inbox. `tag` is a name and a value.
+
+        Raises `InvalidCursor`, `InvalidLimit`.
+        """
+        return await self._read(
+            lambda conn: waits.list_approvals(conn, namespace=namespace, lane=lane, tag=tag, cursor=cursor, limit=limit)
+        )
 
     async def approve(
         self,

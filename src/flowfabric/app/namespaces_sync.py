@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from flowfabric.model import (
         AddedEdge,
         AddedExecution,
+        Approval,
         Attempt,
         Budget,
         CancelledFlow,
@@ -102,6 +103,24 @@ class SyncApprovals(Sync):
 
     __slots__ = ()
     _thing: Approvals
+
+    def list(
+        self,
+        *,
+        namespace: str | None = None,
+        lane: str | None = None,
+        tag: tuple[str, str] | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> Page[Approval]:
+        """List the approvals that executions wait for, the oldest first: an inbox. `tag` is a name and a value.
+
+        Raises `InvalidCursor`, `InvalidLimit`.
+        """
+        answer: Page[Approval] = self._wait(
+            self._thing.list, namespace=namespace, lane=lane, tag=tag, cursor=cursor, limit=limit
+        )
+        return answer
 
     def approve(
         self,

@@ -91,6 +91,7 @@ NAMESPACES = (
         "The decisions that executions wait for",
         "approvals",
         (
+            _get("waits.list_approvals", "/v1/approvals"),
             _post(APPROVE, "app.acts.approve", None),  # over HTTP a decision needs to know its person
             _post(APPROVE, "app.acts.reject", None),
         ),

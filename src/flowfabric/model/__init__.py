@@ -115,6 +115,7 @@ from flowfabric.model.streams import (
 )
 from flowfabric.model.suspending import ExecutionToSuspend
 from flowfabric.model.waits import (
+    Approval,
     BoundWaitpoint,
     CreatedWaitpoint,
     Delivered,
@@ -144,6 +145,7 @@ __all__ = [
     "AddedExecution",
     "Ages",
     "Appended",
+    "Approval",
     "Attempt",
     "Beat",
     "Begin",

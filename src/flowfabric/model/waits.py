@@ -168,6 +168,29 @@ class Waitpoint(msgspec.Struct, frozen=True, kw_only=True):
     about_digest: str | None = None
 
 
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision that an execution waits for."""
+
+    execution_id: ExecutionId
+    approval_id: UUID
+    title: str
+    """The key of its waitpoint, to approve or reject it."""
+    task: str
+    namespace: str
+    lane: str
+    asked_at: datetime
+    timeout_at: datetime | None = None
+    about: bytes | None = None
+    about_digest: str | None = None
+    approvers: int = 1
+    """How many different people must approve."""
+    approved_by: Sequence[str] = ()
+    """Who has approved so far; once more by one of them counts nothing."""
+    by_token: bool = True
+    """Whether the holder of the waitpoint's token may answer too, or only people who are authenticated."""
+    tags: Mapping[str, str] = {}
+
+
 class SuspendedExecution(msgspec.Struct, frozen=True, kw_only=True):
     """A suspended execution, or one of its waits."""
 

@@ -1,6 +1,6 @@
 """Waits: suspended executions, and the signals, operators and timeouts that resume them."""
 
-from flowfabric.engine.waits.list import list_suspended, list_waitpoints, list_waits
+from flowfabric.engine.waits.list import list_approvals, list_suspended, list_waitpoints, list_waits
 from flowfabric.engine.waits.resume import deliver_approval, resume
 from flowfabric.engine.waits.signals import deliver_signal, deliver_signals, read_signals
 from flowfabric.engine.waits.suspend import suspend, suspend_many
@@ -13,6 +13,7 @@ __all__ = [
     "deliver_approval",
     "deliver_signal",
     "deliver_signals",
+    "list_approvals",
     "list_suspended",
     "list_waitpoints",
     "list_waits",

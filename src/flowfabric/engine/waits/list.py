@@ -5,7 +5,7 @@ import msgspec
 from flowfabric import calls, cursors
 from flowfabric.errors import InvalidBody
 from flowfabric.ids import ExecutionId, check_filter, shown
-from flowfabric.model import Page, SuspendedExecution, Waitpoint
+from flowfabric.model import Approval, Page, SuspendedExecution, Waitpoint
 from flowfabric.postgres import call
 from flowfabric.postgres.driver import Connection, Row
 
@@ -52,6 +52,37 @@ async def list_suspended(
     return call.page(items, limit, lambda last: cursors.newest_cursor(last.suspended_at, last.execution_id))
 
 
+async def list_approvals(
+    conn: Connection,
+    *,
+    namespace: str | None = None,
+    lane: str | None = None,
+    tag: tuple[str, str] | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[Approval]:
+    """List the approvals that executions wait for, the oldest first: an inbox. `tag` is a name and a value.
+
+    Raises `InvalidCursor`, `InvalidLimit`.
+    """
+    position: dict[str, object] = {}
+    if cursor:
+        moment, last = cursors.parse_waitpoint_cursor(cursor)
+        position = {"after_asked": moment, "after_id": last}
+    found = await call.rows(
+        conn,
+        "list_approvals",
+        namespace=check_filter(namespace, "namespace"),
+        lane=check_filter(lane, "lane"),
+        tag=check_filter(tag and tag[0], "tag"),
+        tag_value=check_filter(tag and tag[1], "tag"),
+        take=call.take(limit),
+        **position,
+    )
+    items = [_approval(row) for row in found]
+    return call.page(items, limit, lambda last: cursors.waitpoint_cursor(last.asked_at, last.approval_id))
+
+
 async def list_waits(conn: Connection, execution_id: ExecutionId) -> list[SuspendedExecution]:
     """List the waits of one execution that are open now. Raises `ExecutionNotFound`."""
     found = await call.rows(conn, "list_waits", **calls.about(execution_id))
@@ -91,6 +122,19 @@ async def list_waitpoints(
     )
     items = [msgspec.convert({**row, "state": row["state_name"]}, Waitpoint) for row in found]
     return call.page(items, limit, lambda last: cursors.waitpoint_cursor(last.created_at, last.waitpoint_id))
+
+
+def _approval(row: Row) -> Approval:
+    return msgspec.convert(
+        {
+            **row,
+            "execution_id": ExecutionId(row["partition"], row["id"]),
+            "namespace": row["its_namespace"],
+            "lane": row["its_lane"],
+            "tags": msgspec.json.decode(row["its_tags"] or b"{}"),
+        },
+        Approval,
+    )
 
 
 def _suspended(row: Row) -> SuspendedExecution:

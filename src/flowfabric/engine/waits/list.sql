@@ -100,3 +100,41 @@ begin
     order by w.created_at, w.id
     limit flowfabric._page(list_waitpoints.take);
 end $$;
+
+-- List the approvals that people are asked for now, the oldest first, with keyset pagination.
+--
+--   refuses  invalid_limit
+--   returns  one row per approval, with the people who have approved so far
+create or replace function flowfabric.list_approvals(
+    namespace text default null, lane text default null, tag text default null, tag_value text default null,
+    after_asked timestamptz default null, after_id uuid default null, take int default 50)
+returns table (partition int, id uuid, task text, its_namespace text, its_lane text, its_tags text, approval_id uuid,
+               title text, asked_at timestamptz, timeout_at timestamptz, about bytea, about_digest text,
+               approvers int, by_token boolean, approved_by text[])
+language plpgsql stable set enable_seqscan = off as $$
+begin
+    return query
+    select w.partition::int, w.execution, e.task, e.namespace, e.lane, e.tags::text, w.id,
+           (select p.key from flowfabric.waitpoints p where p.id = w.waitpoints[1]), w.suspended_at, w.timeout_at,
+           w.about, encode(w.about_digest, 'hex'), coalesce(n.approvers, 1), n.by_token,
+           array(select distinct g.signal ->> 'source_identity'
+                 from jsonb_array_elements(flowfabric._signals_to_judge(w)) g (signal)
+                 where g.signal ->> 'name' = 'approve' order by 1)
+    from flowfabric.waits w
+    cross join lateral (
+        select e.task, e.tags, r.namespace, r.lane from flowfabric.executions e
+        join flowfabric.routes r on r.id = e.route
+        where e.partition = w.partition and e.id = w.execution offset 0) e
+    cross join lateral (
+        select max((n.node ->> 'n')::int) filter (where n.node ->> 'kind' = 'count') as approvers,
+               not coalesce(bool_or(n.node ->> 'source_type' = 'operator'), false) as by_token
+        from flowfabric._nodes(w.condition) n) n
+    where w.reason_code = 'waiting_for_approval' and w.ended_at is null
+      and (list_approvals.namespace is null or e.namespace = list_approvals.namespace)
+      and (list_approvals.lane is null or e.lane = list_approvals.lane)
+      and (list_approvals.tag is null or e.tags ->> list_approvals.tag = list_approvals.tag_value)
+      and (list_approvals.after_id is null
+           or (w.suspended_at, w.id) > (list_approvals.after_asked, list_approvals.after_id))
+    order by w.suspended_at, w.id
+    limit flowfabric._page(list_approvals.take);
+end $$;

@@ -407,6 +407,8 @@ create table flowfabric.waits (
 create index waits_open on flowfabric.waits (partition, execution) where ended_at is null;
 create unique index waits_by_place on flowfabric.waits (partition, execution, name, occurrence) where name is not null;
 create index waits_of_child on flowfabric.waits (child) where child is not null;
+create index waits_for_approval on flowfabric.waits (suspended_at, id)
+    where reason_code = 'waiting_for_approval' and ended_at is null;
 create index waits_timeout on flowfabric.waits (timeout_at) where timeout_at is not null;
 
 -- One of the waits that a call of `suspend` requests. `known` is the wait at the same place that an earlier call
