@@ -48,6 +48,26 @@ async def test_whenever_a_worker_is_killed_its_work_goes_on_elsewhere_from_the_l
     assert "lease_expired" in await given.events()
 
 
+async def test_a_map_whose_workers_are_killed_has_every_result_once_and_never_more_turns_than_it_may(
+    url: str, given: Given
+) -> None:
+    execution_id = await given.submitted(task="squares", payload=msgspec.json.encode({"many": 40}))
+    for so_many in (0, 5, 15, 30):  # at the latest when that many children have been called
+        async with worker_process(url, APP, "--concurrency", "20") as victim:
+            await until(lambda at_least=so_many: _calls(given, at_least))
+            victim.kill()
+            await victim.wait()
+        turns = await given.rows("select count(*) as amount from flowfabric.map_children where has_turn")
+        assert turns[0]["amount"] <= 4
+    async with worker_process(url, APP):
+        await until(lambda: _ended(given, execution_id))
+
+    result = await executions.get_result(given.conn, execution_id)
+    assert msgspec.json.decode(result.result or b"") == [number * number for number in range(40)]
+    assert await given.count("executions") == 41
+    assert await given.count("maps") == await given.count("map_children") == 0
+
+
 async def test_a_lone_worker_that_is_killed_and_started_again_resumes_without_waiting_for_its_lease(
     url: str, given: Given
 ) -> None:

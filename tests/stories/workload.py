@@ -88,3 +88,17 @@ async def charge_once(ctx: Context, path: str) -> None:
             os._exit(9)
 
     await ctx.transaction_step("step 0", charge)
+
+
+@app.task(policy={"max_reclaim_count": 1_000})
+async def noted_square(ctx: Context, number: int) -> int:
+    """Record each call, then square the number."""
+    await (await pool()).execute(NOTE, ctx.execution_id.uuid, number, os.getpid())
+    await ctx.step("beat", print)
+    return number * number
+
+
+@app.task(policy={"max_reclaim_count": 1_000})
+async def squares(ctx: Context, many: int) -> list[int]:
+    """Square many numbers, four at a time."""
+    return await ctx.map(noted_square, range(many), max_running=4)

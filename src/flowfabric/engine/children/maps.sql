@@ -174,7 +174,7 @@ $$;
 --   returns  the explanation; null if it does not wait for a turn
 create or replace function flowfabric._explain_turn(ticket flowfabric.tickets)
 returns jsonb
-language plpgsql stable set enable_seqscan = off as $$
+language plpgsql stable as $$
 begin
     return (
         select flowfabric._explanation(
