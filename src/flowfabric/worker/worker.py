@@ -418,7 +418,8 @@ class Worker:
             first = self._app.find_task(task.name, 1)
             if first is None or first.limit is not None:  # to be claimed again as version 1, whose limit then counts
                 await self._reports.mark_begun(claim, 1)
-                return Postponed(timedelta(), f"it has started under version 1 of task {claim.task}")
+                missing = f", which worker {self.name} has not" if first is None else ""
+                return Postponed(timedelta(), f"it has started under version 1 of task {claim.task}{missing}")
             task = first
         complete = await self._reports.read_inputs(claim, task.arguments.names)
         begins = task.version if task.is_versioned and claim.version is None else None

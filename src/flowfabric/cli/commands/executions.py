@@ -27,7 +27,7 @@ from flowfabric.cli.watching import Watching
 from flowfabric.engine import events as event_engine
 from flowfabric.model import Attempt, Description, Event, ExecutionTree, Page, PublicState, StepSummary, Summary
 
-CARD = ("execution=execution_id", "task", "state=state.public_state", "reason=explanation.sentence",
+CARD = ("execution=execution_id", "task", "version", "state=state.public_state", "reason=explanation.sentence",
         "result", "failure=failure.reason", "namespace", "lane", "priority", "needs", "tags", "creator", "flow=flow_id",
         "parent=parent_id",
         "attempts=counts.attempts", "retries=counts.retries", "reclaims=counts.reclaims", "replays=counts.replays",
