@@ -99,6 +99,22 @@ async def test_a_schedule_removed_from_the_code_continues_and_is_logged(
     assert [schedule.name for schedule in (await schedules.list_schedules(given.conn)).items] == ["daily", "hourly"]
 
 
+async def test_a_schedule_belongs_to_the_newest_version_of_its_task(
+    app: App, given: Given, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.schedule(every="1h")
+    @app.task(name="report", version=1)
+    def old() -> None: ...
+
+    new = app.task(name="report", version=2)(old.handler)
+    with pytest.raises(ValueError, match=r"'report' already exists; put @app.schedule above the newest version only"):
+        app.schedule(every="2h")(new)
+    async with app:
+        await app.declare_schedules()
+    assert await given.count("schedules") == 0
+    assert "schedule report, because it is above version 1 of its task" in caplog.text
+
+
 async def test_a_declared_schedule_that_is_refused_stops_neither_the_worker_nor_the_others(
     app: App, given: Given, caplog: pytest.LogCaptureFixture
 ) -> None:

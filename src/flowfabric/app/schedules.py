@@ -45,6 +45,7 @@ class Declaration(NamedTuple):
     name: str
     submission: Submission
     timing: Timing
+    version: int
 
     @property
     def key(self) -> tuple[str, str]:
@@ -78,9 +79,11 @@ def declaring(
     def declare(task: Scheduled) -> Scheduled:
         if not isinstance(task, Task):
             raise TypeError(f"{getattr(task, '__qualname__', task)} is not a task; put @app.schedule above @app.task")
-        declared = Declaration(name or task.name, task.submission(**(arguments or {})), timing)
-        if declared.key in declarations:
-            raise ValueError(f"schedule {declared.name!r} already exists; use another name")
+        declared = Declaration(name or task.name, task.submission(**(arguments or {})), timing, task.version)
+        if (other := declarations.get(declared.key)) is not None:
+            is_version = declared.name == task.name and declared.version != other.version
+            remedy = "put @app.schedule above the newest version only" if is_version else "use another name"
+            raise ValueError(f"schedule {declared.name!r} already exists; {remedy}")
         declarations[declared.key] = declared
         return task
 
@@ -158,6 +161,14 @@ async def _create(
 async def make_declared(app: "App") -> None:
     """Create or change the schedules declared in code; a refused one is logged and does not stop the others."""
     for declared in app.scheduled.values():
+        newest = app.tasks[declared.submission.options.task]
+        if declared.version != newest.version:
+            log.error(
+                "could not declare schedule %s, because it is above version %d of its task; the stored schedule, if "
+                "any, is kept; put @app.schedule above version %d, which it would start",
+                *(declared.name, declared.version, newest.version),
+            )
+            continue
         try:
             made = await app.database.run(lambda conn, each=declared: _make(conn, each, app), repeat=True)  # type: ignore[misc]
         except FlowFabricError as refusal:
@@ -178,7 +189,7 @@ async def make_declared(app: "App") -> None:
 
 
 async def _make(conn: Connection, declared: Declaration, app: "App") -> ScheduleChange:
-    name, submission, timing = declared
+    name, submission, timing, _ = declared
     submission = await encode_scheduled(conn, app, name, submission)
     limit = app.config.payload_limit
     try:
