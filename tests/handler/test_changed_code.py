@@ -294,6 +294,32 @@ async def test_a_retired_step_need_not_be_asked_for(app: App) -> None:
         await (await report.submit()).result(TIMEOUT)
 
 
+async def test_the_result_of_a_child_need_not_be_awaited_any_more(app: App) -> None:
+    @app.task
+    async def search() -> str:
+        return "found"
+
+    async def first(ctx: Context) -> None:
+        await (await ctx.submit(search)).result()
+
+    async def second(ctx: Context) -> None:
+        await ctx.submit(search)
+
+    async with working(app):
+        await (await changing(app, first, second).submit()).result(TIMEOUT)
+
+
+async def test_a_retired_step_that_is_asked_for_works_as_before(app: App) -> None:
+    calls: list[int] = []
+
+    async def body(ctx: Context) -> None:
+        await ctx.step("one", lambda: calls.append(ctx.attempt))
+
+    async with working(app):
+        await (await changing(app, body, body, retired="one").submit()).result(TIMEOUT)
+    assert calls == [1]
+
+
 async def test_other_saved_steps_than_the_retired_ones_are_missed(app: App) -> None:
     async def first(ctx: Context) -> None:
         await ctx.step("one", int)

@@ -65,7 +65,7 @@ class Places:
         # A sleep beside other waits has two entries, from its start and its end; sorted like this, the end counts.
         ends_last = sorted(journal, key=lambda entry: entry.by is not None) if journal else ()
         self._entries = {(entry.name, entry.occurrence): entry for entry in ends_last}
-        self._unasked = set(self._entries)
+        self._unasked = {place for place, entry in self._entries.items() if not is_of_child(entry)}
         self._failed_at = min((e.at for e in journal if is_failure(e) and e.at is not None), default=None)
         self._uses: defaultdict[str, int] = defaultdict(int)
         self._renamed: dict[str, str] = {}
@@ -107,17 +107,18 @@ class Places:
             raise _ambiguous(name, other, name)
 
     def unasked(self, retired: Collection[str] = ()) -> list[str]:
-        """List the saved names that have not been asked for; a retired one need not be, nor the result of its child.
+        """List the saved names that have not been asked for, unless they are retired; results of children need not be.
 
         Nor need what was saved after a step had failed: it belongs to a branch that this run need not take.
         """
-        if not self._unasked:
-            return []
         if (failed_at := self._failed_at) is not None:
             self._unasked = {place for place in self._unasked if (self._entries[place].at or failed_at) < failed_at}
-        gone = [self._entries[place].result or b"" for place in self._unasked if place[0] in retired]
-        children = {f"child:{result[1:-1].decode(errors='replace')}" for result in gone}  # the saved result is its id
-        return sorted({name for name, _ in self._unasked if name not in retired} - children)
+        return sorted({name for name, _ in self._unasked if name not in retired})
+
+
+def is_of_child(entry: JournalEntry) -> bool:
+    """Whether an entry is the result of a child, which is kept with the child."""
+    return entry.kind == "wait" and entry.name.startswith("child:")
 
 
 def is_failure(entry: JournalEntry) -> bool:
