@@ -323,7 +323,10 @@ class MaxReplaysExhausted(Conflict):
 
 
 class KeyConflict(Conflict):
-    """The idempotency key belongs to an execution of another task or with other arguments; `execution_id` names it."""
+    """The idempotency key belongs to an execution, or a flow, of other tasks or with other arguments.
+
+    `execution_id` or `flow_id` names it.
+    """
 
 
 class LaneDraining(Conflict):

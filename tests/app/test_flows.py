@@ -6,7 +6,7 @@ import pytest
 from flowfabric import App, Context, ExecutionSkipped, Flow
 from flowfabric.app.tasks import Task
 from flowfabric.engine import executions, flows
-from flowfabric.errors import InvalidBody
+from flowfabric.errors import InvalidBody, KeyConflict
 from tests.app.scene import TIMEOUT, working
 from tests.given import Given
 
@@ -146,6 +146,10 @@ async def test_a_flow_with_a_key_is_submitted_once(app: App) -> None:
         assert again.execution("write").execution_id == first.execution("write").execution_id
         with pytest.raises(KeyError, match="'nobody'"):
             again.execution("nobody")
+        other = app.flow("report", key="tides")
+        other.add(tell, other.add(find, "moons"))
+        with pytest.raises(KeyConflict, match="member 'search' has another task or other arguments"):
+            await other.submit()
 
 
 async def test_cancelling_a_flow_cancels_its_unfinished_members(app: App) -> None:

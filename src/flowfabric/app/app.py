@@ -406,7 +406,8 @@ class App:
     ) -> Flow:
         """Start building a flow (DAG): add tasks that depend on each other, then submit them together.
 
-        With a key the flow is submitted once: submitting another flow with that key returns the same executions.
+        With a key the flow is submitted once: submitting the same flow again returns the same executions. Another flow
+        with that key is refused with `KeyConflict`.
         """
         return Flow(self, kind, namespace, key, tags)
 

@@ -498,7 +498,8 @@ class SyncApp(Opening):
     ) -> SyncFlow:
         """Start building a flow (DAG): add tasks that depend on each other, then submit them together.
 
-        With a key the flow is submitted once: submitting another flow with that key returns the same executions.
+        With a key the flow is submitted once: submitting the same flow again returns the same executions. Another flow
+        with that key is refused with `KeyConflict`.
         """
         return SyncFlow(self._thing.flow(kind, key=key, namespace=namespace, tags=tags), self._loop)
 

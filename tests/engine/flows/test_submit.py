@@ -57,6 +57,39 @@ async def test_a_repeated_call_with_its_key_returns_the_same_executions(conn: Co
     assert (again.flow_id, again.executions) == (first.flow_id, first.executions)
 
 
+@pytest.mark.parametrize(
+    ("kind", "asked", "linked", "what"),
+    [
+        ("summary", members(), edges(*DIAMOND), "of kind 'report'"),
+        ("report", members("abc"), edges(("a", "b")), "has other members"),
+        ("report", members("abcde"), edges(*DIAMOND), "has other members"),
+        ("report", members("abce"), edges(("a", "b")), "has other members"),
+        ("report", fourth(payload=b'{"n": 2}'), edges(*DIAMOND), "member 'd' has another task or other arguments"),
+        ("report", members(), edges(*DIAMOND, ("a", "d")), "not have all of these edges"),
+        ("report", members(), edges(*DIAMOND[1:], ("a", "b"), pass_as="x"), "not have all of these edges"),
+    ],
+)
+async def test_a_key_with_another_flow_is_refused(
+    conn: Connection, given: Given, kind: str, asked: list[Member], linked: list[Link], what: str
+) -> None:
+    first = await flows.submit_flow(conn, "report", members(), edges(*DIAMOND), key="tides")
+
+    async with given.nothing_changes():
+        with pytest.raises(errors.KeyConflict, match=what) as refused:
+            await flows.submit_flow(conn, kind, asked, linked, key="tides")
+    assert refused.value.fields["flow_id"] == str(first.flow_id)
+
+
+async def test_the_same_flow_with_other_options_is_a_duplicate(conn: Connection) -> None:
+    values = [b'{"n": 1, "m": [1, 2.0]}', b'{"m":[1.0,2],"n":1}']
+    calls = [
+        await flows.submit_flow(conn, "report", members(payload=value, priority=at), edges(*DIAMOND), key="tides")
+        for at, value in enumerate(values)
+    ]
+
+    assert [call.outcome for call in calls] == ["created", "duplicate"]
+
+
 async def test_a_policy_is_set_with_the_flow(conn: Connection) -> None:
     rules = {"d": EdgePolicy(kind="any_of", on_satisfied="let_run")}
     flow = await submitted(conn, groups=rules)

@@ -43,7 +43,8 @@ async def submit_flow(
 
     Member names are local to the call; `groups` maps a member's name to the policy of its edge group. An error has the
     field `element`, such as `members[3].lane`. Safe to repeat with a `flow_id` or a `key`: returns `duplicate` with the
-    executions of the first call. Raises what `create_flow`, `submit`, `add_edge` and `set_edge_group` raise.
+    executions of the first call. A key with other tasks or arguments is refused with `KeyConflict`. Raises what
+    `create_flow`, `submit`, `add_edge` and `set_edge_group` raise.
     """
     asked = ids.mint_flow_id() if flow_id is None else ids.parse_flow_id(str(flow_id))
     numbers = _numbers(members)

@@ -214,6 +214,57 @@ begin
     end if;
 end $$;
 
+-- Find out whether the flow that owns a key is another one: of another kind, with other members, with another task or
+-- other arguments of a member, or without one of these edges. Options do not matter, nor does what was added since.
+-- Arguments that a codec has encoded are not compared.
+--
+--   refuses  key_conflict, as a value
+--   returns  the fault, or null if it is the same flow
+create or replace function flowfabric._flow_key_fault(
+    key text, owner flowfabric.flows, kind text, names text[], options text[], options_of int[], payloads bytea[],
+    upstreams int[], downstreams int[], passed_as text[])
+returns jsonb
+language plpgsql as $$
+declare
+    ids constant uuid[] := array(
+        select right(owner.names ->> n.name, 36)::uuid
+        from unnest(_flow_key_fault.names) with ordinality as n (name, number) order by n.number);
+    what text := case
+        when owner.kind <> _flow_key_fault.kind then 'of kind ' || flowfabric._shown(owner.kind)
+        when cardinality(ids) <> (select count(*) from jsonb_object_keys(coalesce(owner.names, '{}')))
+             or array_position(ids, null) is not null then 'which has other members' end;
+begin
+    if what is null then
+        select format('whose member %s has another task or other arguments', flowfabric._shown(n.name)) into what
+        from unnest(_flow_key_fault.names, ids, _flow_key_fault.options_of) with ordinality
+             as n (name, id, options_of, number)
+        cross join lateral (
+            select o ->> 'task' as task, coalesce(o ->> 'encoding', 'json') as encoding
+            from (select _flow_key_fault.options[n.options_of]::jsonb as o) x) o
+        cross join lateral (
+            select e.task, e.payload, coalesce(e.encoding, 'json') as encoding from flowfabric.executions e
+            where e.partition = owner.partition and e.id = n.id offset 0) e
+        where e.task <> o.task
+           or o.encoding = 'json' and e.encoding = 'json'
+              and not flowfabric._same_payload(e.payload, _flow_key_fault.payloads[n.number])
+        order by n.number limit 1;
+    end if;
+    if what is null and exists (
+        select from unnest(_flow_key_fault.upstreams, _flow_key_fault.downstreams, _flow_key_fault.passed_as)
+                    as x (upstream, downstream, pass_as)
+        where not exists (
+            select from flowfabric.flow_edges e
+            where e.partition = owner.partition and e.upstream = ids[x.upstream] and e.downstream = ids[x.downstream]
+              and e.pass_as is not distinct from x.pass_as offset 0)) then
+        what := 'which does not have all of these edges';
+    end if;
+    return flowfabric._fault('key_conflict', format(
+               'key %s belongs to flow %s, %s; use another key, or the same tasks and arguments',
+               flowfabric._shown(_flow_key_fault.key), flowfabric._id(owner.partition, owner.id), what),
+               jsonb_build_object('flow_id', flowfabric._id(owner.partition, owner.id)))
+    where what is not null;
+end $$;
+
 -- Create a flow with all its members, edges and groups, or nothing. Edges and groups refer to members by number, from
 -- 1. `names` are stored, so that a repeated call returns the same map.
 --
@@ -266,6 +317,12 @@ begin
             revision = f.revision + cardinality(submit_flow.upstreams) + cardinality(rules)
         where f.partition = flow.partition and f.id = flow.id;
     end if;
-    select coalesce(f.names, '{}')::text into executions from flowfabric.flows f
-    where f.id = right(submit_flow.flow_id, 36)::uuid;
+    select f.* into flow from flowfabric.flows f where f.id = right(submit_flow.flow_id, 36)::uuid;
+    if outcome = 'duplicate' and submit_flow.key is not null then
+        perform flowfabric._raise(flowfabric._flow_key_fault(
+            submit_flow.key, flow, submit_flow.kind, submit_flow.names, submit_flow.options,
+            coalesce(submit_flow.options_of, array_fill(1, array[amount])), submit_flow.payloads,
+            submit_flow.upstreams, submit_flow.downstreams, submit_flow.passed_as));
+    end if;
+    executions := coalesce(flow.names, '{}')::text;
 end $$;
