@@ -227,17 +227,19 @@ returns jsonb
 language plpgsql as $$
 declare
     ids constant uuid[] := array(
-        select right(owner.names ->> n.name, 36)::uuid
-        from unnest(_flow_key_fault.names) with ordinality as n (name, number) order by n.number);
+        select right(m.id, 36)::uuid
+        from unnest(_flow_key_fault.names) with ordinality as n (name, number)
+        left join jsonb_each_text(owner.names) m (name, id) on m.name = n.name
+        order by n.number);
     what text := case
         when owner.kind <> _flow_key_fault.kind then 'of kind ' || flowfabric._shown(owner.kind)
-        when cardinality(ids) <> (select count(*) from jsonb_object_keys(coalesce(owner.names, '{}')))
+        when cardinality(ids) <> (select count(*) from jsonb_object_keys(owner.names))
              or array_position(ids, null) is not null then 'which has other members' end;
 begin
     if what is null then
         select format('whose member %s has another task or other arguments', flowfabric._shown(n.name)) into what
-        from unnest(_flow_key_fault.names, ids, _flow_key_fault.options_of) with ordinality
-             as n (name, id, options_of, number)
+        from unnest(_flow_key_fault.names, ids, _flow_key_fault.options_of, _flow_key_fault.payloads) with ordinality
+             as n (name, id, options_of, payload, number)
         cross join lateral (
             select o ->> 'task' as task, coalesce(o ->> 'encoding', 'json') as encoding
             from (select _flow_key_fault.options[n.options_of]::jsonb as o) x) o
@@ -246,7 +248,7 @@ begin
             where e.partition = owner.partition and e.id = n.id offset 0) e
         where e.task <> o.task
            or o.encoding = 'json' and e.encoding = 'json'
-              and not flowfabric._same_payload(e.payload, _flow_key_fault.payloads[n.number])
+              and not flowfabric._same_payload(e.payload, n.payload)
         order by n.number limit 1;
     end if;
     if what is null and exists (
