@@ -278,6 +278,37 @@ async def test_a_held_run_continues_in_the_same_attempt_when_it_is_unheld_with_f
         assert ((await execution.describe()).counts.attempts, calls) == (2, ["a"])
 
 
+async def test_an_execution_that_has_started_is_held_if_its_arguments_do_not_fit_any_more(
+    database_url: str, given: Given
+) -> None:
+    old, new = App(url=database_url), App(url=database_url)
+
+    @old.task(name="ship")
+    async def before(ctx: Context, order: int, express: bool) -> int:
+        await ctx.step("charge", int)
+        await ctx.sleep("1h")
+        return order
+
+    @new.task(name="ship")
+    async def after(ctx: Context, order: int) -> int:
+        return order
+
+    async with working(old):
+        execution = await before.submit(7, express=True)
+        await happens(execution, "execution_delayed")
+    await given.time_passes(hours=2)
+    async with working(new):
+        assert (
+            "contains unknown field `express`"
+            in (await held(new.execution(execution.execution_id))).explanation.sentence
+        )
+        await holds.unhold(given.conn, execution.execution_id, by="ops")
+        await happens(new.execution(execution.execution_id), "execution_held", times=2)
+    await holds.unhold(given.conn, execution.execution_id, by="ops")
+    async with working(old):
+        assert await old.execution(execution.execution_id).result(TIMEOUT) == 7
+
+
 async def test_a_retired_step_need_not_be_asked_for(app: App) -> None:
     @app.task
     async def search() -> str:

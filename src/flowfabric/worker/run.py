@@ -89,7 +89,8 @@ async def _run(task: Task[..., Any], claim: Claim, context: Context, threads: Th
         inputs = {name: upstream.result for name, upstream in claim.inputs.items()} if claim.inputs else None
         arguments = task.arguments.decode(claim.payload, inputs)
     except Exception as error:
-        return Failed(FailureClass.PERMANENT, f"the payload does not fit {task.name}: {_describe(error)}")
+        what = f"the payload does not fit {task.name}: {_describe(error)}"
+        return Changed(what, []) if _has_saved(claim) else Failed(FailureClass.PERMANENT, what)
     try:
         logged = running.set(claim)
         try:
@@ -137,6 +138,11 @@ def _completed(task: Task[..., Any], claim: Claim, result: object) -> Completed 
         return Completed(encoded, codecs.encode(encoded, of_result, claim.execution_id), codecs.label)
     except Exception as error:  # of the app's codec, whose key may come from a service that is down
         return _failed(task, error)
+
+
+def _has_saved(claim: Claim) -> bool:
+    """Whether an earlier run has saved something."""
+    return claim.journal is not None and bool(claim.journal.entries or claim.journal.more)
 
 
 def started_without_version(task: Task[..., Any], claim: Claim, journal: Sequence[JournalEntry]) -> bool:
