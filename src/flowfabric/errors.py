@@ -323,10 +323,7 @@ class MaxReplaysExhausted(Conflict):
 
 
 class KeyConflict(Conflict):
-    """The idempotency key belongs to an execution, or a flow, of other tasks or with other arguments.
-
-    `execution_id` or `flow_id` names it.
-    """
+    """The idempotency key belongs to another execution or flow, which `execution_id` or `flow_id` names."""
 
 
 class LaneDraining(Conflict):

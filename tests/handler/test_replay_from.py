@@ -9,7 +9,7 @@ import pytest
 from flowfabric import App, Context, Execution
 from flowfabric.engine import executions
 from tests.app.scene import TIMEOUT, happens, working
-from tests.given import Given
+from tests.given import Given, until
 
 Body = Callable[[Context], Coroutine[Any, Any, Any]]
 
@@ -93,7 +93,7 @@ async def test_a_replay_from_a_child_submits_another_one(app: App, given: Given)
 
     async with working(app):
         execution = await report.submit()
-        await happens(execution, "execution_delayed")
+        await until(lambda: given.rows("select from flowfabric.tickets where due_at > clock_timestamp() + '30 min'"))
         bodies.append(second)
         await wakes(app, given, execution, 1)
         await happens(execution, "execution_held")

@@ -194,3 +194,21 @@ async def test_trimming_does_not_lock_a_quota_whose_slots_are_all_held(given: Gi
     assert len(await claim(given.conn, take=1)) == 1
 
     assert len(await race.passes(quotas.trim_windows, lambda conn: claim(conn, take=1))) == 1
+
+
+async def test_a_claim_that_has_locked_a_stripe_of_one_quota_does_not_wait_for_another(
+    connect: Connect, given: Given
+) -> None:
+    for name in ("model", "tools"):
+        await quotas.create_quota(given.conn, name, max_concurrent=1)
+    await submitted(given, 1, quotas=["model", "tools"])
+    user = await connect()
+    held = user.transaction()
+    await held.start()
+    last = "(select quota from flowfabric.quota_stripes order by quota desc limit 1)"
+    await user.execute(f"select from flowfabric.quota_stripes where quota = {last} for update")
+
+    async with asyncio.timeout(5):
+        assert await claim(given.conn) == []
+    await held.rollback()
+    assert len(await claim(given.conn)) == 1

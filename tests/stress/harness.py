@@ -152,7 +152,7 @@ class Actor:
 @functools.cache
 def documented(operation: Callable[..., Any]) -> tuple[type[errors.FlowFabricError], ...]:
     """The errors that an operation raises by its docstring, also by reference: "what `submit` raises"."""
-    text = operation.__doc__ or ""
+    text = " ".join((operation.__doc__ or "").split())
     named = [getattr(errors, word, None) for word in re.findall(r"`([A-Z]\w+)`", text)]
     found = [kind for kind in named if isinstance(kind, type) and issubclass(kind, errors.FlowFabricError)]
     found.append(errors.RowLocked)  # an execution joined a locked flow after the call had looked for flows to lock

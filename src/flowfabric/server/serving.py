@@ -59,7 +59,10 @@ class HttpServer:
     async def run(self) -> None:
         """Serve until `stop`. Requests that wait for something are answered at once then; others may finish."""
         # Not `serve`, which handles signals itself: the process decides when this server stops.
-        await self._server._serve([self._socket])
+        try:
+            await self._server._serve([self._socket])
+        finally:
+            self._socket.close()  # uvicorn leaves it open if it is stopped before it has started
 
     def stop(self) -> None:
         """Stop listening, and end when the requests have been answered."""

@@ -56,8 +56,8 @@ def serve(app: str | None, host: str, port: int, hosts: tuple[str, ...], url: st
 
 
 async def _serve(app: App, host: str, port: int, hosts: tuple[str, ...], *, as_json: bool) -> None:
-    server = serving(app, host, port, hosts)
     async with opened(app):
+        server = serving(app, host, port, hosts)
         stop_on_signals(server.stop)
         text = f"serving the HTTP API at {server.address}; ctrl-c ends it"
         print_result(text, {"address": server.address, "tasks": sorted(app.tasks)}, as_json=as_json)

@@ -88,10 +88,10 @@ begin
         stripe := flowfabric._lock_stripe(wanted[number], _serve_one_route.take, '{}', _serve_one_route.now);
         if stripe.place is not null then
             stripes := stripes || stripe.place;
-        elsif rest = _serve_one_route.take then
+        elsif stripes = '{}' then
             return;
         end if;
-        -- After it has locked a stripe that turned out to be full, a claim must not wait, so the long way is not taken.
+        -- A claim that has locked a stripe must not wait for another of its quota, so it does not take the long way.
         rest := greatest(0, least(rest, coalesce(stripe.room, 0)));
         rooms := rooms || jsonb_build_object(wanted[number], greatest(0, coalesce(stripe.room, 0)));
     end loop;

@@ -101,7 +101,7 @@ end $$;
 -- claims that get different stripes do not wait for each other.
 --
 --   locks    the stripe, skipping locked ones
---   returns  the ctid of the stripe, and how many more executions it admits; null if it found none
+--   returns  the ctid of the stripe, and how many more executions it admits, perhaps none; null if it locked none
 create or replace function flowfabric._lock_stripe(
     quota uuid, wanted bigint, known tid[], now timestamptz, out place tid, out room bigint)
 language plpgsql as $$
@@ -109,10 +109,14 @@ declare
     home constant int := (select q.partition from flowfabric.quotas q where q.id = _lock_stripe.quota);
     stripe int;
 begin
+    -- By number, which never changes. With a condition on the counters, a stripe that has filled up meanwhile would be
+    -- locked and not returned, and a claim that does not know of its lock could wait for another one: a deadlock.
     select s.ctid, least(s.slot_share - s.slots, s.entry_share - s.entries) into place, room
     from flowfabric.quota_stripes s
-    where s.partition = home and s.quota = _lock_stripe.quota and s.slot_share - s.slots >= _lock_stripe.wanted
-      and s.entry_share - s.entries >= _lock_stripe.wanted and s.ctid <> all (_lock_stripe.known)
+    where s.partition = home and s.quota = _lock_stripe.quota and s.number = any (array(
+        select x.number from flowfabric.quota_stripes x
+        where x.partition = home and x.quota = _lock_stripe.quota and x.slot_share - x.slots >= _lock_stripe.wanted
+          and x.entry_share - x.entries >= _lock_stripe.wanted and x.ctid <> all (_lock_stripe.known)))
     order by random() limit 1 for update skip locked;
     if place is not null then
         return;

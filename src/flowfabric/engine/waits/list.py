@@ -30,7 +30,7 @@ async def list_suspended(
 
     Raises `InvalidBody` for a reason code that does not exist, `InvalidCursor`, `InvalidLimit`.
     """
-    if reason_code is not None and reason_code not in REASON_CODES:
+    if check_filter(reason_code, "reason_code") is not None and reason_code not in REASON_CODES:
         raise InvalidBody(
             f"reason code {shown(str(reason_code))} is invalid; use one of {', '.join(REASON_CODES)}",
             field="reason_code",
