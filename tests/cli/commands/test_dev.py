@@ -86,6 +86,8 @@ async def test_it_serves_the_http_api_also_if_its_port_is_taken(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         elsewhere = serving_anywhere(App(), port)
+    elsewhere.stop()
+    await elsewhere.run()  # closes its socket
 
     assert result.json()["result"] == "hello world"
     assert elsewhere.address.startswith("http://127.0.0.1:")
