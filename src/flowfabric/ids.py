@@ -56,7 +56,6 @@ PARTITION_COUNTS: Final[Mapping[Family, int]] = {Family.EXECUTIONS: 32_768, Fami
 _VERSION_8: Final = 8 << 76 | 2 << 62
 _VERSION: Final = 0xF << 76 | 3 << 62
 _PARTITION: Final = 0x7FFF << 47
-_CELL: Final = 0x7F << 55
 _DERIVED: Final = 1 << 127  # as a time the year 6429 or later: no minted id has this bit
 
 SHORTEST_PREFIX: Final = 8

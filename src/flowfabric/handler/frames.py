@@ -128,11 +128,6 @@ class Output:
             return True
         return self._repeats is not None and step_running.get() is None and self._repeats.is_repeating
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether frames have been put that are neither committed nor refused."""
-        return self._answered < self._put
-
     def pass_entry(self, place: Place) -> None:
         """Note that the current asyncio task got what is saved at a place of the journal."""
         if self._repeats is not None and place.entry is not None:

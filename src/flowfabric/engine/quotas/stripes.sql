@@ -96,9 +96,9 @@ begin
     returning s.ctid, least(s.slot_share - s.slots, s.entry_share - s.entries) into place, room;
 end $$;
 
--- Lock a stripe of a quota with room for at least `wanted` executions, other than those known: one whose counters show
--- it, or a random one that is found to have it. A claim of one execution nearly always needs no more than this, and
--- claims that get different stripes do not wait for each other.
+-- Lock a stripe of a quota, other than those known, that had room for at least `wanted` executions when it was looked
+-- for: one whose counters showed it, or a random one that was found to have it. A claim of one execution nearly always
+-- needs no more than this, and claims that get different stripes do not wait for each other.
 --
 --   locks    the stripe, skipping locked ones
 --   returns  the ctid of the stripe, and how many more executions it admits, perhaps none; null if it locked none
